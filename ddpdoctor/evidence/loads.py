@@ -1,6 +1,7 @@
-"""Checkpoints that ranks loaded into a model, and of which nothing went into it.
+"""Checkpoints that ranks loaded: those of which nothing went into a model, and those whose optimizer was left out.
 
-Made by the watcher of a job from what each rank wrote down; see ``loads.py`` of ``ddpdoctor_watch`` for when it does.
+Made by the watcher of a job from what each rank wrote down; see ``loads.py`` and ``resumes.py`` of ``ddpdoctor_watch``
+for when it does.
 """
 
 from __future__ import annotations
@@ -28,3 +29,20 @@ class EmptyLoad:
     """Names in the checkpoint."""
     frames: tuple[Frame, ...] = ()
     """Of the call, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshOptimizer:
+    """An optimizer that began without the state that the distributed checkpoint of its model holds."""
+
+    ranks: RankSet
+    optimizer: str
+    """Its class."""
+    names: str
+    """Under which the checkpoint holds the state of optimizers that nothing asked for."""
+    counter: str = ""
+    """Something else than tensors that was loaded with the model: a step, an epoch, a schedule. Empty for none."""
+    frames: tuple[Frame, ...] = ()
+    """Of the load, innermost first."""
+    step_frames: tuple[Frame, ...] = ()
+    """Of the first step."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.layout import Layout
-from ddpdoctor.evidence.loads import EmptyLoad
+from ddpdoctor.evidence.loads import EmptyLoad, FreshOptimizer
 from ddpdoctor.evidence.numerics import Numerics
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sampling import Sampling
@@ -316,6 +316,7 @@ class Training:
     timing: Timing = field(default_factory=Timing)
     files: tuple[SharedFile, ...] = ()
     loads: tuple[EmptyLoad, ...] = ()
+    resumes: tuple[FreshOptimizer, ...] = ()
     layout: Layout = field(default_factory=Layout)
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""

@@ -331,6 +331,24 @@ class Loaded(Event, total=False):
     number: int
 
 
+class Resume(Event, _Class, total=False):
+    """An optimizer that begins without the state that the checkpoint of its model holds."""
+
+    event: Literal["resume"]
+    number: int
+    names: list[str]
+    counter: str
+    frames: Frames
+    step_frames: Frames
+
+
+class Resumed(Event, total=False):
+    """That state was loaded afterwards."""
+
+    event: Literal["resumed"]
+    number: int
+
+
 class Gathered(Event, _Class, total=False):
     """What was gathered without a gradient and is used in a loss."""
 
@@ -344,11 +362,14 @@ LoaderEvent = Union[Loader, Epoch, Batch]
 NumberEvent = Union[NonFinite, Finite, Losses, Scale, Evaluation, Companion]
 SyncEvent = Union[Pace, Search, Unenclosed, DataParallel, Gathered]
 LoadEvent = Union[Load, Loaded]
-AnyEvent = Union[StepEvent, LoaderEvent, NumberEvent, SyncEvent, LoadEvent, Times, Abstained, Watching]
+ResumeEvent = Union[Resume, Resumed]
+AnyEvent = Union[
+    StepEvent, LoaderEvent, NumberEvent, SyncEvent, LoadEvent, ResumeEvent, Times, Abstained, Watching
+]
 
 EVENTS: Mapping[str, type] = {
     "loader": Loader, "epoch": Epoch, "batch": Batch, "tensors": Tensors, "step": Step, "abstained": Abstained,
     "watching": Watching, "losses": Losses, "nonfinite": NonFinite, "finite": Finite, "scale": Scale, "times": Times,
     "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed, "data-parallel": DataParallel,
-    "load": Load, "loaded": Loaded, "gathered": Gathered, "companion": Companion,
+    "load": Load, "loaded": Loaded, "resume": Resume, "resumed": Resumed, "gathered": Gathered, "companion": Companion,
 }  # fmt: skip

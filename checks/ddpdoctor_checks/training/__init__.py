@@ -11,6 +11,7 @@ from ddpdoctor_checks.training.companions import find_companions
 from ddpdoctor_checks.training.counts import find_skipped
 from ddpdoctor_checks.training.draws import find_draws_repeated
 from ddpdoctor_checks.training.parted_replicas import find_parted
+from ddpdoctor_checks.training.resumes import find_fresh_optimizers
 
 # isort: split
 from ddpdoctor_checks.training.lost_gradients import find_gathered
@@ -54,6 +55,7 @@ __all__ = [
     "find_empty_loads",
     "find_epoch_unset",
     "find_evaluation_padded",
+    "find_fresh_optimizers",
     "find_gathered",
     "find_loader_bound",
     "find_loss_uneven",

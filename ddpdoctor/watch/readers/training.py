@@ -15,8 +15,16 @@ from ddpdoctor.evidence.syncs import Syncs
 from ddpdoctor.evidence.timing import Timing
 from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training
 from ddpdoctor.facts.events import AnyEvent, FileEvent
-from ddpdoctor.facts.training_events import LoaderEvent, LoadEvent, NumberEvent, StepEvent, SyncEvent, Times
-from ddpdoctor.watch.readers import layouts, loaders, loads, numerics, sharing, steps, syncs, timing
+from ddpdoctor.facts.training_events import (
+    LoaderEvent,
+    LoadEvent,
+    NumberEvent,
+    ResumeEvent,
+    StepEvent,
+    SyncEvent,
+    Times,
+)
+from ddpdoctor.watch.readers import layouts, loaders, loads, numerics, resumes, sharing, steps, syncs, timing
 from ddpdoctor.watch.readers.agreement import group_ranks
 from ddpdoctor.watch.readers.events import DAMAGED
 from ddpdoctor.watch.readers.matching import match_optimizers
@@ -33,6 +41,7 @@ KINDS = (
     | sharing.KINDS
     | timing.KINDS
     | loads.KINDS
+    | resumes.KINDS
 )
 """Events that tell of the training."""
 
@@ -50,6 +59,7 @@ class _Rank:
     files: sharing.RankFiles = field(default_factory=sharing.RankFiles)
     times: Times | None = None
     loads: list[LoadEvent] = field(default_factory=list)
+    resumes: list[ResumeEvent] = field(default_factory=list)
     abstained: list[str] = field(default_factory=list)
     share: float | None = None
 
@@ -69,6 +79,8 @@ class _Rank:
             self.times = cast(Times, event)
         elif kind in loads.KINDS:
             self.loads.append(cast(LoadEvent, event))
+        elif kind in resumes.KINDS:
+            self.resumes.append(cast(ResumeEvent, event))
         elif event["event"] == "abstained":
             self.abstained.append(str(event["reason"]))
         elif event["event"] == "watching" and event["elapsed_ns"] > 0:
@@ -85,6 +97,7 @@ class _Rank:
             or numbers.count
             or self.files.uses
             or self.loads
+            or self.resumes
         )
 
 
@@ -137,6 +150,12 @@ class TrainingReader:
             samplings=self._try(lambda: fold_samplings(given, shorten)) or (),
             loads=self._try(
                 lambda: loads.fold_loads({number: rank.loads for number, rank in ranks.items()}, shorten)
+            )
+            or (),
+            resumes=self._try(
+                lambda: resumes.fold_resumes(
+                    {number: rank.resumes for number, rank in ranks.items()}, shorten
+                )
             )
             or (),
             files=self._try(

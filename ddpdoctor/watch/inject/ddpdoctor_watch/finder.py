@@ -28,6 +28,7 @@ TARGETS = {
     "torch.utils.data.dataloader": "patch_dataloader",
     "torch.serialization": "patch_serialization",
     "safetensors.torch": "patch_safetensors",
+    "torch.distributed.checkpoint.default_planner": "patch_planner",
     "torch.autograd.anomaly_mode": "patch_anomaly",
     "torch.distributed.elastic.agent.server.api": "patch_agent",
     "ray._private.worker": "patch_ray",

@@ -13,7 +13,7 @@ from .calls import decorators, groups, recorder, ring, works
 from .core import budget, describe, journal, lifetime, process, stopwatch, wrapping
 from .core.replacing import leave_uncompiled, replace
 from .interpreter import faults, files, settings
-from .models import ddp, joins, loads, modules, tree
+from .models import ddp, joins, loads, modules, resumes, tree
 from .training import assembly, batches, clocks, evaluations, gradients, loaders, steps, syncs
 
 TYPE_CHECKING = False
@@ -78,6 +78,11 @@ def patch_ddp(module: ModuleType) -> None:
 def patch_module(module: ModuleType) -> None:
     """See checkpoints loaded of which nothing goes into the model."""
     loads.patch_module(module)
+
+
+def patch_planner(module: ModuleType) -> None:
+    """See distributed checkpoints loaded without the state of an optimizer."""
+    resumes.patch_planner(module)
 
 
 def patch_data_parallel(module: ModuleType) -> None:

@@ -59,6 +59,8 @@ LIMITS = {
     "gathered": 10,
     "load": 20,
     "loaded": 20,
+    "resume": 10,
+    "resumed": 10,
     "signature": 4_000,
     "site": 4_000,
     "group": 1_000,

@@ -15,7 +15,7 @@ import sys
 import time
 
 from ..core import budget, frames, journal, lifetime, progress, stopwatch, unseen
-from ..models import ddp, joins, modules, prints
+from ..models import ddp, joins, modules, prints, resumes
 from . import clocks, companions, scaling, states, syncs
 from .optimizers import LEAST_DISTANCE, SITE_FRAMES, Optimizer, is_whole, look_at, write_step
 
@@ -210,6 +210,8 @@ def _meet(optimizer: Any) -> Optimizer | None:
         budget.abstain(f"more than {OPTIMIZERS} optimizers: the others are not sampled")
         return None
     budget.begin()
+    if resumes.waiting:
+        resumes.note_first_step(optimizer, sys._getframe(1))
     _state.count += 1
     entry = _state.known[id(optimizer)] = Optimizer(optimizer, _state.count)
     return entry

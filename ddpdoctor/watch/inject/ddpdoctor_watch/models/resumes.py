@@ -1,0 +1,139 @@
+"""Optimizers that begin anew on a model whose distributed checkpoint holds the state of an optimizer.
+
+`torch.distributed.checkpoint` reads what a checkpoint holds before it loads what was asked for: both are known where a
+plan is set up. Whose parameters were loaded is known by their memory, which a sharded state dict shares with the model.
+Nothing is looked at where no distributed checkpoint is loaded.
+"""
+
+from __future__ import annotations
+
+from ..core import describe, frames, journal, lifetime, wrapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, ModuleType
+    from typing import Any
+
+LOADS = 8
+"""Of a process that are remembered."""
+_TENSORS = 2000
+_FRAMES = 8
+_GROUPS, _STATE = "param_groups", "state."
+"""What the names of an optimizer's state hold, after the name under which it was saved."""
+
+waiting: list[_Load] = []
+"""Loads of models whose optimizers have not been seen to step."""
+_told: dict[str, list[int]] = {}
+"""Name of an optimizer's state -> numbers of the events that say that it was left where it was."""
+_count = 0
+
+
+class _Load:
+    """A checkpoint that holds more than was asked for: the state of optimizers."""
+
+    def __init__(self, left: list[str], counter: str, memory: set[int], stack: list[list[object]]) -> None:
+        self.left = left
+        self.counter = counter
+        self.memory = memory
+        self.stack = stack
+
+
+def patch_planner(module: ModuleType) -> None:
+    """See what distributed checkpoints hold, and what of it is loaded."""
+    wrapping.wrap(module.DefaultLoadPlanner, "set_up_planner", after=_note_plan)
+
+
+@lifetime.at(lifetime.FORKED)
+def after_fork() -> None:
+    """A forked child starts anew."""
+    global _count
+    waiting.clear()
+    _told.clear()
+    _count = 0
+
+
+def _note_plan(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    planner = args[0]
+    held = getattr(planner.metadata, "state_dict_metadata", None)
+    asked = planner.state_dict
+    if not held or not asked:
+        return
+    saved = find_optimizers(list(held))
+    taken = [name for name in saved if any(key.startswith(name) for key in asked)]
+    for name in taken:
+        for number in _told.pop(name, ()):
+            journal.write("resumed", {"number": number})
+    for load in waiting:
+        load.left = [name for name in load.left if name not in taken]
+    left = [name for name in saved if name not in taken]
+    memory = {place for value in list(asked.values())[:_TENSORS] if (place := find_memory(value))}
+    if left and memory and len(waiting) < LOADS:
+        waiting.append(
+            _Load(left, _find_counter(held, asked, saved), memory, frames.list_own(frame, _FRAMES))
+        )
+
+
+def find_optimizers(names: list[str]) -> list[str]:
+    """Return what the names of each optimizer's state begin with, of those in a checkpoint.
+
+    ``Optimizer.state_dict`` and ``get_optimizer_state_dict`` both have ``state`` and ``param_groups`` side by side.
+    One without any state (SGD without momentum) is none.
+    """
+    starts = {
+        name[:at] for name in names if (at := name.find(_GROUPS)) >= 0 and (not at or name[at - 1] == ".")
+    }
+    return sorted(start for start in starts if any(name.startswith(start + _STATE) for name in names))
+
+
+def _find_counter(held: Any, asked: Any, saved: list[str]) -> str:
+    """Return the name of a number or the like that is loaded as well: it counts steps or epochs, or is a schedule's."""
+    for name in asked:
+        plain = type(held.get(name)).__name__ == "BytesStorageMetadata" and not name.endswith("_extra_state")
+        if plain and not any(name.startswith(start) for start in saved):
+            return str(name)[:200]
+    return ""
+
+
+def find_memory(value: Any) -> int:
+    """Return where a tensor, or this rank's piece of it, lies; 0 where it has nothing or cannot be asked."""
+    local = getattr(value, "_local_tensor", value)
+    storage = getattr(local, "untyped_storage", None)
+    try:
+        return int(storage().data_ptr()) if storage is not None else 0
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def note_first_step(optimizer: Any, frame: FrameType | None) -> None:
+    """Called before the first step of an optimizer; says whether it begins anew on a model that was loaded."""
+    global _count
+    if any(optimizer.state.values()) or _has_no_state(optimizer):
+        return
+    memory = {
+        find_memory(each) for group in optimizer.param_groups for each in group["params"][:_TENSORS]
+    } - {0}
+    for load in list(waiting):
+        if not load.left or not memory & load.memory:
+            continue
+        waiting.remove(load)
+        _count += 1
+        for name in load.left:
+            _told.setdefault(name, []).append(_count)
+        journal.write(
+            "resume",
+            {
+                "number": _count,
+                "class": describe.name_type(type(optimizer)),
+                "names": [name.rstrip(".")[:200] for name in load.left[:4]],
+                "counter": load.counter,
+                "frames": load.stack,
+                "step_frames": frames.list_own(frame, _FRAMES),
+            },
+        )
+
+
+def _has_no_state(optimizer: Any) -> bool:
+    """Whether it never has any: SGD without momentum."""
+    return all(not group.get("momentum", 1) for group in optimizer.param_groups) and "SGD" in str(
+        type(optimizer).__name__
+    )
