@@ -1,1 +1,1 @@
-"""Texts of torch, NCCL, gloo, CUDA, drivers and schedulers that are known: the table, and how lines are matched."""
+"""Known messages of torch, NCCL, gloo, CUDA, drivers and schedulers: the table, and how lines are matched."""

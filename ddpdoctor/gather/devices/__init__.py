@@ -1,1 +1,1 @@
-"""Accelerators as their vendors' own tools and the kernel describe them: one look each, no more."""
+"""Accelerators as their vendors' own tools and the kernel describe them: each is asked once."""
