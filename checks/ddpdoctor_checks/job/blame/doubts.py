@@ -63,6 +63,8 @@ def _doubt(diagnosis: Diagnosis, cause: Group) -> Iterator[str]:
         yield "a peer that exited first produces the same error"
     if cause.code == "ERR007" and any(each in first.words for each in OF_HARDWARE):
         yield "a faulty GPU reports the same error; an Xid in the kernel log distinguishes the two"
+    if cause.code == "ERR004" and first.crash is None:
+        yield "the log does not show in whose code it crashed: a library or the driver can bring it about too"
     yield from _rivals(diagnosis, cause)
     if cause.level in OWN and cause.code not in DECISIVE:
         loss = _loss_before(diagnosis, cause)
