@@ -30,6 +30,9 @@ class Modules:
             self._by_path[_name_whole(module.script.name)] = module
             for key in name_modules(module.script.name):
                 self._by_name[key] = None if key in self._by_name else module  # two of one name: neither
+        self._lasts = {key.rpartition(".")[2] for key in self._by_name}
+        """Last parts of names of modules: most names that a file has are of none."""
+        self._found: dict[tuple[str, Scope], Scope | None] = {}
         self._followed: dict[tuple[str, Scope], str] = {}
 
     def find(self, name: str, module: Scope) -> Scope | None:
@@ -39,6 +42,15 @@ class Modules:
             name: as a file imports it, with the dots of a relative import.
             module: the file that imports it.
         """
+        last = name.rpartition(".")[2]
+        if last and last not in self._lasts:
+            return None
+        key = name, module
+        if key not in self._found:
+            self._found[key] = self._find(name, module)
+        return self._found[key]
+
+    def _find(self, name: str, module: Scope) -> Scope | None:
         own = PurePosixPath(module.script.name).parent
         level = len(name) - len(name.lstrip("."))
         parts = [part for part in name.lstrip(".").split(".") if part]
