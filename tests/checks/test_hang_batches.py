@@ -54,7 +54,7 @@ def test_the_rank_with_fewer_batches_is_named_with_the_loaders_line() -> None:
     assert (found.code, list(found.ranks), list(found.victims)) == ("DAT003", [0], [1, 2])
     assert (found.where[0].role, found.where[0].line) == ("culprit", 10)
     assert found.details["batches"] == {"0": 9, "1": 10, "2": 10}
-    assert "rank 0 9 batches and ranks 1-2 10 batches" in found.message
+    assert "9 batches on rank 0 and 10 batches on ranks 1-2" in found.message
 
 
 @pytest.mark.parametrize(

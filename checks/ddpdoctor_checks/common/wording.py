@@ -145,6 +145,11 @@ def name_set(numbers: RankSet, noun: str = "rank", few: int = 12) -> str:
     return f"{noun if len(numbers) == 1 else noun + 's'} {numbers.listed()}" if numbers else f"no {noun}"
 
 
+def name_all(count: int) -> str:
+    """Return the first words of a sentence on all ranks of a job of several: ``Both ranks``, ``All 8 ranks``."""
+    return "Both ranks" if count == 2 else f"All {count:,} ranks"
+
+
 def tabulate(groups: Sequence[ValueGroup]) -> list[dict[str, str | None]]:
     """Return a table for ``details``: rows of ``value`` (None: not set) and ``who``, e.g. ``0-2,4``."""
     return [{"value": group.value, "who": str(group.who)} for group in groups]

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from ddpdoctor.judge import EvidenceItem, Finding, Fix
 from ddpdoctor_checks.common.places import in_frame
-from ddpdoctor_checks.common.wording import capitalise, choose_form, format_age, join_words, name_set
+from ddpdoctor_checks.common.wording import (
+    capitalise,
+    choose_form,
+    format_age,
+    join_words,
+    name_all,
+    name_set,
+)
 from ddpdoctor_checks.job.hangs.flight_recorder import name_wait
 from ddpdoctor_checks.job.hangs.functional import find_apart
 from ddpdoctor_checks.job.hangs.paths import describe_sockets, flows
@@ -50,7 +57,7 @@ def find_symmetric(reading: Reading, stage: str) -> Finding | None:
     if together:
         name = f"{name_wait(living)}{name_line(living[0].line)}"
         message = (
-            f"All {len(living)} ranks have been blocked in {name} for {age} after the same number of "
+            f"{name_all(len(living))} have been blocked in {name} for {age} after the same number of "
             "collectives; no rank diverged and no data is moving between them."
         )
     else:

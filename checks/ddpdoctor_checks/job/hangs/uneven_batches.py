@@ -47,7 +47,7 @@ def explain_by_batches(found: Finding, reading: Reading) -> Finding:
     # Which number is the right one shows where more than half of the ranks have it.
     usual = RankSet(rank for rank, count in counts.items() if count == most and 2 * len(short) < len(counts))
     told = join_words(
-        f"{name_set(RankSet(r for r, n in counts.items() if n == count))} {count_of(count, 'batch', 'batches')}"
+        f"{count_of(count, 'batch', 'batches')} on {name_set(RankSet(r for r, n in counts.items() if n == count))}"
         for count in sorted(set(counts.values()))
     )
     place = in_frame(line, short, "culprit")

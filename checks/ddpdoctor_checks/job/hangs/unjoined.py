@@ -13,6 +13,7 @@ from ddpdoctor_checks.common.wording import (
     choose_form,
     format_age,
     join_words,
+    name_all,
     name_set,
 )
 from ddpdoctor_checks.job.hangs.reading import INIT, Reading, name_line, part, ranks_of
@@ -82,9 +83,7 @@ def find_sizes(reading: Reading, stage: str) -> Finding | None:
 
 def _tell_larger(reading: Reading, living: Sequence[Place], asked: int, stage: str) -> Finding:
     """The script asks for a larger world than the launcher has started."""
-    who = f"{choose_form(len(living), 'Rank 0 is blocked', f'All {len(living)} ranks are blocked')}"
-    if len(living) == 2:
-        who = "Both ranks are blocked"
+    who = "Rank 0 is blocked" if len(living) == 1 else f"{name_all(len(living))} are blocked"
     message = (
         f"{who} in init_process_group{name_line(living[0].line)} with a world size of {asked}, but the "
         f"launcher started {len(living)}: {name_set(reading.unseen)} "

@@ -15,6 +15,7 @@ from ddpdoctor_checks.common.wording import (
     count_of,
     format_age,
     join_words,
+    name_all,
     name_set,
 )
 from ddpdoctor_checks.job.hangs.doing import describe_doing
@@ -317,7 +318,7 @@ def _find_together(reading: Reading, waiting: Sequence[Place], waited: float) ->
         return None
     finding = _make(
         reading,
-        f"All {len(waiting)} ranks have been blocked in {name_call(first.call)}{name_line(first.line)} for "
+        f"{name_all(len(waiting))} have been blocked in {name_call(first.call)}{name_line(first.line)} for "
         f"{format_age(waited)}; their stacks do not show whether it is the same call on each rank.",
         "COL005",
         (),
