@@ -38,7 +38,7 @@ _NO_CARD = (
 """How interfaces without a card of their own begin."""
 _INTERFACE = re.compile(r"^\d{1,6}: (?P<name>[\w.-]{1,40})(?:@[\w.-]{1,40})?: <[\w,-]{0,200}> mtu \d")
 _DIRECTION = re.compile(
-    r"^\s{1,10}(?P<way>RX|TX)(?: errors)?: {1,4}(?P<names>(?:[a-z_]{1,20} {0,20}){2,12})\s*$"
+    r"^\s{1,10}(?P<way>RX|TX)(?: errors)?: {1,4}(?P<names>[a-z_]{1,20}(?: {1,20}[a-z_]{1,20}){1,11})\s{0,20}$"
 )
 _SMI_GPU = re.compile(r"^GPU (?P<gpu>\d{1,3}): ")
 _RECOVERED = re.compile(r"^\s{1,8}Link (?P<link>\d{1,3}): Recovery Errors?: (?P<count>[1-9]\d{0,18})\s*$")

@@ -36,8 +36,9 @@ _LAUNCHED = re.compile(
     r"^\[\d{4}-[^\n]{0,4000}?--local[_-]rank(?:=|', ')(\d{1,5})'.{0,12000}\] exits with return code = "
 )
 """DeepSpeed's launcher of a process that ended: its command line. Behind pdsh's prefix it is another node's."""
-_TASK = re.compile(r"^srun: error: [\w.-]{1,200}: task (\d{1,7}): ")
-"""srun of one task that ended; of several (``tasks 0-3``) none is named."""
+_TASK = re.compile(r"^srun: error: [\w.-]{1,200}: task (\d{1,7}): (?!Killed|Terminated)")
+"""srun of one task that ended by itself; of several (``tasks 0-3``) none is named. By SIGKILL and SIGTERM Slurm ends a
+step, whatever the reason is, and which task it tells of first says nothing."""
 _GLUED = re.compile(
     r"(?:\[[A-Za-z_][\w.-]{0,40}\d{1,7}\]: ?){0,2}(?=Traceback \(most recent call last\)|Fatal Python)"
 )

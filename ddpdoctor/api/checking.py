@@ -72,7 +72,7 @@ def check_apart(request: CheckRequest, select: Sequence[str] | None, ignore: Seq
     with tempfile.TemporaryDirectory(prefix="ddpdoctor-") as folder:
         answer = Path(folder, "answer.json")
         said = _run_child(json.dumps(asked), answer)
-        if not answer.is_file():
+        if not os.path.isfile(answer):
             raise DoctorError(
                 "the process that runs the check ended without a report",
                 context=" / ".join(said.strip().splitlines()[-LINES_SHOWN:]) or None,

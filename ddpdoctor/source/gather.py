@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -56,7 +57,7 @@ def read_sources(
                     continue
                 if is_launch_file(path):
                     launch = read_launch_file(path, name)
-                    if launch.unrelated and Path(given).is_dir():
+                    if launch.unrelated and os.path.isdir(given):
                         continue  # of the many scripts and settings of a project those count that start a job
                     launches[name] = launch
                 else:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections import deque
-from functools import partial
 
 from ..core import budget, journal, lifetime, progress, unseen
 from ..models import ddp, prints, tree
@@ -20,14 +18,13 @@ from . import finite, places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 SMALL = 1 << 14
 """Elements of a parameter up to which its gradient is looked at in each backward."""
 PROBES = 4
-"""Gradients of a model that are looked at: some 5 µs together on the CPU, 15 µs each on a device to start the work.
-Two are too few for a model of four layers: an activation before the layer that turned lets nothing of it through."""
+"""Gradients of a model that are looked at: some 5 µs each on the CPU, 15 µs on a device to start the work. Two are too
+few for a model of four layers: an activation before the layer that turned lets nothing of it through."""
 WRAPPERS, MOST_WRAPPERS = 4, 16
 """Models that are looked at, at a time and one after the other (folds, trials)."""
 TRIES = 10
@@ -52,43 +49,68 @@ class _Probe:
         self.handle: Any = None
         self.exact = False
         """A sum of finite gradients is taken as it is: autograd gives them the type of the parameter."""
-        self.held: deque[Any] = deque(maxlen=1)
-        """What autograd handed over in this backward, until `_Watched.look` takes it."""
 
-    def put(self, parameter: Any, look: Callable[[_Probe, Any], None] | None) -> bool:
-        """Look at the gradient of a parameter from now on.
-
-        Args:
-            parameter: It.
-            look: Called with the probe and what autograd hands over; None where that is only to be held.
-
-        Returns:
-            False where that cannot be.
-        """
-        self.remove()
+    def put(self, parameter: Any) -> bool:
+        """Look at the gradient of a parameter from now on; False where that cannot be."""
         torch: Any = sys.modules["torch"]
         with torch.enable_grad():
             node = parameter.view_as(parameter).grad_fn.next_functions[0][0]
         register = getattr(node, "register_prehook", None)
         if register is not None:
             self.exact = parameter.element_size() >= _EXACT
-            self.handle = register(self.held.append if look is None else partial(look, self))
+            self.handle = register(self._look)
         return register is not None
 
     def remove(self) -> None:
         """Look at it no more."""
-        self.held.clear()
         if self.handle is not None:
             self.handle.remove()
             self.handle = None
 
+    def _look(self, gradients: Any) -> None:
+        try:
+            gradient = gradients[0]
+            if _busy or type(gradient) is not _tensor:
+                return
+            record = _record
+            if record is None:
+                self._take_unseen(gradient)
+                return
+            record(False)
+            try:
+                self._take(gradient)
+            finally:
+                record(True)
+        except Exception as error:
+            journal.failed("gradients", error)
+
+    def _take(self, gradient: Any) -> None:
+        if gradient.layout is not _strided:
+            return
+        numbers = self.numbers
+        # Not the first one, which starts what later ones find there.
+        began = time.monotonic_ns() if numbers.checked % _EACH == _EACH - 1 else 0
+        if gradient.requires_grad:  # a graph of the backward is being made
+            gradient = gradient.detach()
+        if gradient.is_cpu:
+            value = (gradient.sum() if self.exact else gradient.sum(dtype=_wide)).item()
+            if numbers.since or value - value != 0:
+                numbers.judge(progress.backwards, value, places.describe(), sys._getframe())
+            else:
+                numbers.checked += 1
+        elif gradient.is_cuda:
+            if numbers.under_way:
+                numbers.read()
+            total = gradient.sum() if self.exact else gradient.sum(dtype=_wide)
+            numbers.send(progress.backwards, total, places.describe(), sys.modules["torch"])
+        if began:
+            budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
+
+    _take_unseen = unseen.behind(_take)
+
 
 class _Watched:
-    """A wrapped model of which gradients are looked at.
-
-    On the CPU those that come first are only held, by a hook that runs nothing of Python's, and one sum tells of all of
-    them where the last one comes: four sums would take longer than all else that is done in a step.
-    """
+    """A wrapped model of which gradients are looked at."""
 
     def __init__(self, wrapper: Any, number: int) -> None:
         self.wrapper = weakref.ref(wrapper)
@@ -96,10 +118,6 @@ class _Watched:
         self.tries = 0
         self.probes: dict[int, _Probe] = {}
         """Place of a parameter among those that the wrapper reduces -> its probe."""
-        self.waiting: list[_Probe] = []
-        """Those whose gradients are held until the last one comes."""
-        self.alone = False
-        """Each is looked at for itself: there are backwards in which the last one does not come."""
 
     @unseen.behind
     def choose(self, order: list[int]) -> None:
@@ -115,92 +133,10 @@ class _Watched:
         for place in set(self.probes) - chosen:
             self.probes.pop(place).remove()
         names = {id(each): name for name, each in tree.list_parameters(tree.find_model(wrapper))}
-        self.waiting = []
-        for place in (each for each in small if each in chosen):
-            parameter = parameters[place]
-            probe = self.probes.pop(place, None) or _Probe(self.number, names.get(id(parameter), "")[:200])
-            waits = place != small[-1] and not self.alone and _is_held(parameter)
-            if probe.put(parameter, None if waits else self.look):
+        for place in chosen - set(self.probes):
+            probe = _Probe(self.number, names.get(id(parameters[place]), "")[:200])
+            if probe.put(parameters[place]):
                 self.probes[place] = probe
-                if waits:
-                    self.waiting.append(probe)
-
-    def settle(self) -> None:
-        """The last gradient did not come in the backward before: wait for it no more."""
-        self.alone = True
-        self.choose(list(self.probes))
-
-    def look(self, probe: _Probe, gradients: Any) -> None:
-        """Look at a gradient, and at those that were held until it came."""
-        try:
-            gradient = gradients[0]
-            if _busy or type(gradient) is not _tensor:
-                for each in self.waiting:
-                    each.held.clear()
-                return
-            record = _record
-            if record is None:
-                self._take_unseen(probe, gradient)
-                return
-            record(False)
-            try:
-                self._take(probe, gradient)
-            finally:
-                record(True)
-        except Exception as error:
-            journal.failed("gradients", error)
-
-    def _take(self, probe: _Probe, gradient: Any) -> None:
-        numbers = probe.numbers
-        # Not the first one, which starts what later ones find there.
-        began = time.monotonic_ns() if numbers.checked % _EACH == _EACH - 1 else 0
-        if not self.waiting:
-            _judge(probe, gradient)
-        else:
-            taken = [(each, each.held.popleft()[0]) for each in self.waiting if each.held]
-            taken.append((probe, gradient))
-            if not _are_finite(taken):
-                for each, one in taken:
-                    _judge(each, one)
-        if began:
-            budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
-
-    _take_unseen = unseen.behind(_take)
-
-
-def _are_finite(taken: list[tuple[_Probe, Any]]) -> bool:
-    """Whether gradients are finite together, as those before were; where they are, they are counted."""
-    gradients = []
-    for probe, gradient in taken:
-        if probe.numbers.since or type(gradient) is not _tensor or gradient.layout is not _strided:
-            return False
-        gradients.append(gradient.detach() if gradient.requires_grad else gradient)
-    value = _flatten(gradients).sum().item()
-    if value - value != 0:
-        return False
-    for probe, _ in taken:
-        probe.numbers.checked += 1
-    return True
-
-
-def _judge(probe: _Probe, gradient: Any) -> None:
-    """Look at one gradient by itself."""
-    if type(gradient) is not _tensor or gradient.layout is not _strided:
-        return
-    numbers = probe.numbers
-    if gradient.requires_grad:  # a graph of the backward is being made
-        gradient = gradient.detach()
-    if gradient.is_cpu:
-        value = (gradient.sum() if probe.exact else gradient.sum(dtype=_wide)).item()
-        if numbers.since or value - value != 0:
-            numbers.judge(progress.backwards, value, places.describe(), sys._getframe())
-        else:
-            numbers.checked += 1
-    elif gradient.is_cuda:
-        if numbers.under_way:
-            numbers.read()
-        total = gradient.sum() if probe.exact else gradient.sum(dtype=_wide)
-        numbers.send(progress.backwards, total, places.describe(), sys.modules["torch"])
 
 
 _watched: list[_Watched] = []
@@ -214,8 +150,6 @@ _tensor: Any = None
 _strided: Any = None
 _wide: Any = None
 """Of torch's: the class of plain tensors, their layout, and the type in which what may overflow is summed."""
-_flatten: Any = None
-"""Torch's function that makes one flat tensor of several."""
 
 
 def watch(wrapper: Any) -> None:
@@ -226,10 +160,9 @@ def watch(wrapper: Any) -> None:
         return
     if entry is None or ddp.is_compiling():
         return
-    global _tensor, _strided, _wide, _flatten
+    global _tensor, _strided, _wide
     torch: Any = sys.modules["torch"]
     _tensor, _strided, _wide = torch.Tensor, torch.strided, torch.float32
-    _flatten = getattr(getattr(torch._C, "_nn", None), "flatten_dense_tensors", None)
     watched = _Watched(wrapper, entry.number)
     watched.choose(list(range(len(entry.parameters)))[::-1])  # those of the first layer come last, mostly
     _watched.append(watched)
@@ -244,9 +177,6 @@ def note_backward(busy: bool) -> None:
     """
     global _busy, _record
     _busy, _record = busy, unseen.find_record()
-    for watched in _watched:
-        if watched.waiting and watched.waiting[0].held:
-            watched.settle()
     for watched in tuple(_pending) if _pending else ():
         watched.tries += 1
         wrapper = watched.wrapper()
@@ -291,11 +221,6 @@ def _list_telling(parameters: dict[int, Any]) -> list[int]:
     """
     vectors = [place for place, each in parameters.items() if each.dim() == 1]
     return vectors if 2 * len(vectors) >= len(parameters) else list(parameters)
-
-
-def _is_held(parameter: Any) -> bool:
-    """Whether its gradient may wait for the last one: no stream is to be minded, and a sum says what it is."""
-    return _flatten is not None and parameter.is_cpu and parameter.element_size() >= _EXACT
 
 
 def _read_order(wrapper: Any) -> list[int]:
