@@ -1,4 +1,4 @@
-"""Tables of counters and links that tools print of devices. Only trouble is told.
+"""Tables of counters and links that tools print of devices. Only counters that show a problem are kept.
 
 ``nvidia-smi topo -m`` and ``nvlink``, ``ip -s link``, ``ibv_devinfo``, ``perfquery``, ``rocm-smi`` and ``amd-smi``.
 """

@@ -1,8 +1,8 @@
 """Output of vendors' tools, read by its structure: what it says of one device, as a line that the table of texts knows.
 
 ``nvidia-smi -q``, ``dcgmi diag`` (text and JSON), ``dcgmi health``, ``ibstat`` and ``ethtool -S`` print a device in one
-line and its trouble many lines below; tables of counters have a module of their own. Only trouble is told; a tool that
-reports none adds nothing.
+line and its trouble many lines below; tables of counters have a module of their own. Only problems are kept; a tool
+that reports none adds nothing.
 """
 
 from __future__ import annotations

@@ -377,6 +377,7 @@ LAUNCHED = "[2023-03-13 11:38:46,003] [ERROR] [launch.py:324:sigkill_handler] ['
         ("node-b: " + LAUNCHED.format("'--local_rank=3', "), None),
         ("srun: error: node-b: task 5: Bus error (core dumped)", 5),
         ("srun: error: node-b: tasks 4-7: Bus error (core dumped)", None),
+        ("srun: error: node-b: task 5: Killed", None),
     ],
 )
 def test_launchers_lines_name_whose_end_they_tell(tmp_path: Path, line: str, rank: int | None) -> None:

@@ -64,6 +64,34 @@ def describe_difference(found: Experiment) -> str:
     return "" if found.largest_difference is None else f" (largest difference {found.largest_difference:.3g})"
 
 
+def advise_wrong(again: str, what: str) -> tuple[Fix, ...]:
+    """Return what tells backend and versions apart where an experiment computed something else.
+
+    Args:
+        again: the command that runs it alone.
+        what: it runs.
+    """
+    return (
+        Fix(
+            f"check whether it is the backend: {what} with gloo on the CPU",
+            command=f"{again} --backend gloo",
+        ),
+        Fix(
+            "compare torch on all nodes; all must run the same version",
+            command='python -c "import torch; print(torch.__version__, torch.version.git_version)"',
+        ),
+    )
+
+
+def list_measured(found: Experiment) -> dict[str, object]:
+    """Return what an experiment measured, for the details of its finding."""
+    return {
+        "tensor": found.tensor,
+        "largest_difference": found.largest_difference,
+        "facts": found.facts,
+    }
+
+
 @check(
     "DDP019",
     family="ddp",
@@ -92,24 +120,8 @@ def find_gradient_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iter
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=list_evidence(found),
-        fix=(
-            Fix(
-                "check whether it is the backend: the same step with gloo on the CPU",
-                command=f"{_AGAIN} --backend gloo",
-            ),
-            Fix(
-                "compare torch on all nodes; all must run the same version",
-                command='python -c "import torch; print(torch.__version__, torch.version.git_version)"',
-            ),
-        ),
-        details=encode(
-            {
-                "experiment": name,
-                "tensor": found.tensor,
-                "largest_difference": found.largest_difference,
-                "facts": found.facts,
-            }
-        ),
+        fix=advise_wrong(_AGAIN, "the same step"),
+        details=encode({"experiment": name, **list_measured(found)}),
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpdoctor.evidence import Evidence, encode
-from ddpdoctor.judge import Finding, Fix, NotApplicable, check
+from ddpdoctor.judge import Finding, NotApplicable, check
 from ddpdoctor_checks.common.stage_evidence import explain_missing, gather_ranks, hosts_of_ranks, list_wrong
 from ddpdoctor_checks.common.wording import name_set
 from ddpdoctor_checks.ddp.experiments import (
+    advise_wrong,
     describe_difference,
     list_evidence,
+    list_measured,
     take_experiment,
     tell_raised,
 )
@@ -56,24 +58,8 @@ def find_strategy_wrong(evidence: Evidence, *, variant: tuple[str, str]) -> Iter
         ranks=ranks,
         nodes=hosts_of_ranks(evidence, ranks),
         evidence=list_evidence(found),
-        fix=(
-            Fix(
-                "check whether it is the backend: the same with gloo on the CPU",
-                command=f"{_AGAIN} --strategy {name} --backend gloo",
-            ),
-            Fix(
-                "compare torch on all nodes; all must run the same version",
-                command='python -c "import torch; print(torch.__version__, torch.version.git_version)"',
-            ),
-        ),
-        details=encode(
-            {
-                "strategy": name,
-                "tensor": found.tensor,
-                "largest_difference": found.largest_difference,
-                "facts": found.facts,
-            }
-        ),
+        fix=advise_wrong(f"{_AGAIN} --strategy {name}", "the same"),
+        details=encode({"strategy": name, **list_measured(found)}),
     )
 
 

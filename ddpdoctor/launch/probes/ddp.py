@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
-from ddpdoctor.evidence import Experiment, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, preserved_random_state, word_exception
@@ -15,6 +14,7 @@ from ddpdoctor.launch.probes.trials import (
     Bench,
     Verdict,
     build_bench,
+    emit_verdict,
     try_autocast,
     try_grad_scaler,
     try_gradient_mean,
@@ -60,23 +60,6 @@ def _run_all(ctx: RankContext) -> None:
         except Exception as problem:
             pass_defect(problem)
             text = word_exception(problem)
-            _emit(ctx, name, Verdict(wrong=[text]))
+            emit_verdict(ctx, "experiments", name, Verdict(wrong=[text]))
             raise ProbeError(f"the experiment {name} failed: {text}") from problem
-        _emit(ctx, name, verdict)
-
-
-def _emit(ctx: RankContext, name: str, verdict: Verdict) -> None:
-    me = RankSet([ctx.rank])
-    passed = not verdict.wrong and verdict.skipped is None
-    ctx.emit(
-        "experiments",
-        Experiment(
-            name=name,
-            passed=me if passed else RankSet(),
-            failures=tuple(RankMessage(me, text) for text in verdict.wrong),
-            skipped=verdict.skipped,
-            tensor=verdict.tensor,
-            largest_difference=verdict.difference,
-            facts=verdict.facts,
-        ),
-    )
+        emit_verdict(ctx, "experiments", name, verdict)

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpdoctor.evidence import Experiment, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, find_refusal, preserved_random_state, word_exception
@@ -31,7 +30,7 @@ from ddpdoctor.launch.probes.toy import (
     make_inputs,
     mean_gradients,
 )
-from ddpdoctor.launch.probes.trials import LEARNING_RATE, Verdict
+from ddpdoctor.launch.probes.trials import LEARNING_RATE, Verdict, emit_verdict
 
 WIDTH = 4
 """Features of a layer of the pipeline, and of one rank's share of the tensor-parallel hidden layer."""
@@ -70,28 +69,11 @@ def _run(ctx: RankContext, name: str) -> None:
         refusal = find_refusal(problem)
         if refusal is None:
             text = word_exception(problem)
-            _emit(ctx, name, Verdict(wrong=[text]))
+            emit_verdict(ctx, "strategies", name, Verdict(wrong=[text]))
             raise ProbeError(f"the strategy {name} failed: {text}") from problem
         # gloo of older torches has no reduce_scatter; every rank is refused before anything was sent
         verdict = Verdict(skipped=f"not available in torch {torch.__version__} with {ctx.backend}: {refusal}")
-    _emit(ctx, name, verdict)
-
-
-def _emit(ctx: RankContext, name: str, verdict: Verdict) -> None:
-    me = RankSet([ctx.rank])
-    right = not verdict.wrong and verdict.skipped is None
-    ctx.emit(
-        "strategies",
-        Experiment(
-            name=name,
-            passed=me if right else RankSet(),
-            failures=tuple(RankMessage(me, text) for text in verdict.wrong),
-            skipped=verdict.skipped,
-            tensor=verdict.tensor,
-            largest_difference=verdict.difference,
-            facts=verdict.facts,
-        ),
-    )
+    emit_verdict(ctx, "strategies", name, verdict)
 
 
 def _take(*places: tuple[str, str]) -> Any:
@@ -161,7 +143,7 @@ def try_fsdp2(ctx: RankContext) -> Verdict:
     optimizer.zero_grad()
     model.set_requires_gradient_sync(False)  # type: ignore[operator]  # fully_shard has made it an FSDPModule
     step(1, [])
-    model.set_requires_gradient_sync(True)  # type: ignore[operator]
+    model.set_requires_gradient_sync(True)  # type: ignore[operator]  # as above
     expected = step(2, [1, 2])
     optimizer.step()
     for name, parameter in model.named_parameters():

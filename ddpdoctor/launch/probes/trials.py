@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpdoctor.evidence import Experiment, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.probes.collectives import compare_outcome
 from ddpdoctor.launch.probes.fingerprints import fingerprint_all, gather_rows, word_difference
@@ -55,6 +56,31 @@ class Verdict:
         self.tensor = self.tensor or tensor
         if difference is not None:
             self.difference = max(difference, self.difference or 0.0)
+
+
+def emit_verdict(ctx: RankContext, kind: str, name: str, verdict: Verdict) -> None:
+    """Emit what this rank saw of one experiment.
+
+    Args:
+        ctx: of the rank.
+        kind: of evidence: ``experiments`` or ``strategies``.
+        name: of the experiment.
+        verdict: what it saw.
+    """
+    me = RankSet([ctx.rank])
+    passed = not verdict.wrong and verdict.skipped is None
+    ctx.emit(
+        kind,
+        Experiment(
+            name=name,
+            passed=me if passed else RankSet(),
+            failures=tuple(RankMessage(me, text) for text in verdict.wrong),
+            skipped=verdict.skipped,
+            tensor=verdict.tensor,
+            largest_difference=verdict.difference,
+            facts=verdict.facts,
+        ),
+    )
 
 
 @dataclass
