@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ddpdoctor.evidence.sockets import RasAnswer
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
 from ddpdoctor_checks.job.hangs.progress import find_hang, judge_look
+from ddpdoctor_checks.job.hangs.ras import read_ras
 
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -296,3 +298,20 @@ def test_what_stacks_show_goes_before_what_ras_counts() -> None:
     assert found is not None
     assert (found.code, found.ranks) == ("COL009", RankSet([1]))
     assert any(item.kind == "ras" for item in found.evidence)
+
+
+def test_ranges_of_ras_cost_no_memory() -> None:
+    """Each was unrolled to a million numbers, as often as one line names it."""
+    hostile = "The missing ranks: " + "0-1048576, " * 30 + "9-3, 99999999-100000000"
+    look = see(waits(0), waits(1), world=4).standstills[0]
+    asked = dataclasses.replace(look, ras=(RasAnswer("127.0.0.1:28028", lines=(hostile,)),))
+    tracemalloc.start()
+    try:
+        missing = read_ras(asked).missing
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert missing.ranges == ((0, 1048576),)
+    assert peak < 1 << 20
+    plain = dataclasses.replace(look, ras=(RasAnswer("", lines=("The missing ranks: 3, 21-23",)),))
+    assert read_ras(plain).missing == RankSet([3, 21, 22, 23])

@@ -75,10 +75,11 @@ def _find_behind(groups: list[tuple[int, int, list[int]]]) -> RankSet:
 
 def _read_ranks(text: str) -> RankSet:
     """Return the ranks of a list such as ``3, 21-23``."""
-    found: list[int] = []
+    found: list[tuple[int, int]] = []
     for part in text.replace(",", " ").split():
         first, _, last = part.partition("-")
-        if first.isdigit() and int(first) <= LARGEST_RANK:
-            end = int(last) if last.isdigit() else int(first)
-            found += range(int(first), min(end, LARGEST_RANK) + 1)
-    return RankSet(found)
+        if first.isdigit():
+            start = int(first)
+            end = min(int(last) if last.isdigit() else start, LARGEST_RANK)
+            found += [(start, end)] if start <= end else []
+    return RankSet.from_ranges(found)
