@@ -30,7 +30,7 @@ LEFT_OUT = {
     "hashicorp-tf-password": "as above",
     "linear-client-secret": "a checksum after the name of a linear layer looks the same",
     "curl-auth-header": "headers are hidden wherever they stand",
-    "curl-auth-user": "options are read by ddpdoctor/gather/secrets/commands.py",
+    "curl-auth-user": "options are read by ddpdoctor/gather/secrets/command_lines.py",
     "kubernetes-secret-yaml": "for files of one kind only",
     "nuget-config-password": "as above",
     "freemius-secret-key": "as above",

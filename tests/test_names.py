@@ -1,4 +1,4 @@
-"""Names of the modules of the built-in checks: a name says where a thing is only while it stands for one module."""
+"""Names of modules: a name says where a thing is only while it stands for one module."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import ddpdoctor
 import ddpdoctor_checks
 
+SUBJECTS = {
+    "collectives", "loads", "numerics", "resumes", "stages", "strategies", "syncs", "timeline",
+}  # fmt: skip
+"""What goes up through the floors and keeps its name: seen in a rank, read, evidence, judged, shown."""
 ENDING = re.compile(r"(?<=..)(?:ings?|ers?|ions?|ed|es|s)$")
 
 
@@ -45,3 +50,16 @@ def test_names_are_alike(name: str) -> None:
 @pytest.mark.parametrize("name", ["stalls standing", "world_sizes worlds", "wrap_errors wrappers"])
 def test_names_are_not_alike(name: str) -> None:
     assert find_alike(name.split()) == []
+
+
+def test_no_name_stands_for_more_than_two_modules_that_are_not_floors_of_one_subject() -> None:
+    places = defaultdict(list)
+    for package in (ddpdoctor, ddpdoctor_checks):
+        root = Path(str(package.__file__)).parent
+        for path in root.rglob("*.py"):
+            if not path.name.startswith("__") and "demos" not in path.parts:
+                places[path.stem].append(str(path.relative_to(root)))
+    assert len(places) > 400
+    often = {name: paths for name, paths in places.items() if len(paths) > 2 and name not in SUBJECTS}
+    assert often == {}
+    assert {name for name in SUBJECTS if len(places[name]) < 3} == set()

@@ -1,7 +1,7 @@
 """Evidence out of what a job left behind: logs, error files, trees of logs."""
 
+from ddpdoctor.aftermath.given_files import Source, Sources
 from ddpdoctor.aftermath.joining.join import join_logs
 from ddpdoctor.aftermath.read import read_sources
-from ddpdoctor.aftermath.sources import Source, Sources
 
 __all__ = ["Source", "Sources", "join_logs", "read_sources"]

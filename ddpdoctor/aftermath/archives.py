@@ -6,7 +6,7 @@ import os
 import tarfile
 from pathlib import Path, PurePosixPath
 
-from ddpdoctor.gather.files import UNREADABLE, open_log
+from ddpdoctor.gather.opening import UNREADABLE, open_log
 
 MOST_MEMBERS = 20_000
 MEMBER_LIMIT = 2 << 30

@@ -6,16 +6,16 @@ import dataclasses
 import time
 from pathlib import Path
 
+from ddpdoctor.aftermath.given_files import Sources
 from ddpdoctor.aftermath.joining.whose import make_shortener
-from ddpdoctor.aftermath.sources import Sources
 from ddpdoctor.aftermath.stackfiles import read_stacks
 from ddpdoctor.evidence import Absent, Evidence, Launch
 from ddpdoctor.evidence.bundle import KINDS
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Stand, Standstill
-from ddpdoctor.gather.files import UNREADABLE
+from ddpdoctor.gather.opening import UNREADABLE
 from ddpdoctor.gather.recorder import read_dumps
-from ddpdoctor.watch.attach.calls import find_call
+from ddpdoctor.watch.attach.stack_calls import find_call
 
 
 def read_stack_files(sources: Sources, lost: list[str]) -> Evidence | None:

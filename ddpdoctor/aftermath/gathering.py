@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.aftermath.dumps import read_recorder, read_stack_files
-from ddpdoctor.aftermath.joining.nodes import name_by_paths
+from ddpdoctor.aftermath.given_files import Sources
+from ddpdoctor.aftermath.joining.file_nodes import name_by_paths
 from ddpdoctor.aftermath.joining.timeline import join_timelines
 from ddpdoctor.aftermath.read import read_sources
 from ddpdoctor.aftermath.runs import read_run
-from ddpdoctor.aftermath.sources import Sources
 from ddpdoctor.evidence import Evidence, merge_evidence
 from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.evidence.nodes import describe_launch, join_evidence

@@ -23,7 +23,7 @@ from ddpdoctor.aftermath.stamps import LOOK_BACK, Stamp, last_stamp, read_stamp
 from ddpdoctor.aftermath.tracebacks import Told, TracebackReader
 from ddpdoctor.evidence.job import NotableLine, TextMatch
 from ddpdoctor.evidence.texts.matching import NOISE, find_entry, match_line, scan_chunk
-from ddpdoctor.gather.files import read_some
+from ddpdoctor.gather.opening import read_some
 from ddpdoctor.gather.scrub import scrub
 
 CHUNK = 4 << 20

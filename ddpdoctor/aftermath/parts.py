@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ddpdoctor.aftermath.errorfiles import ErrorFile
+from ddpdoctor.aftermath.given_files import Place
 from ddpdoctor.aftermath.logs import LogFacts
-from ddpdoctor.aftermath.sources import Place
 from ddpdoctor.aftermath.tracebacks import Told
 
 LAUNCHERS = (

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddpdoctor.aftermath.errorfiles import read_error
+from ddpdoctor.aftermath.given_files import HEAD, JSON_LIMIT, Source
 from ddpdoctor.aftermath.joining.join import join_logs
 from ddpdoctor.aftermath.lines import looks_labelled
 from ddpdoctor.aftermath.logs import LogFacts, LogReader, read_stretches, read_told
 from ddpdoctor.aftermath.parts import Error, Log
-from ddpdoctor.aftermath.sources import HEAD, JSON_LIMIT, Source
 from ddpdoctor.aftermath.toolfiles import SIZE_LIMIT as SIZE_OF_TOOLS
 from ddpdoctor.aftermath.toolfiles import read_tool
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
+from ddpdoctor.gather.opening import UNREADABLE, open_log, read_some
 
 SIZE_LIMIT = 64 << 30
 """Bytes of one log that are read, decompressed: at 100 MB/s ten minutes. A small compressed file may hold more."""

@@ -6,9 +6,9 @@ import dataclasses
 import os
 from pathlib import Path
 
+from ddpdoctor.aftermath.given_files import Source
 from ddpdoctor.aftermath.joining.join import make_absent
 from ddpdoctor.aftermath.saved import read_report
-from ddpdoctor.aftermath.sources import Source
 from ddpdoctor.errors import DoctorError
 from ddpdoctor.evidence.bundle import Evidence
 from ddpdoctor.evidence.facts import Launch

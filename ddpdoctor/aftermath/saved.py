@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ddpdoctor.errors import DoctorError, UsageError
-from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
+from ddpdoctor.gather.opening import UNREADABLE, open_log, read_some
 from ddpdoctor.report.model import Report
 
 SIZE_LIMIT = 4 << 30

@@ -12,7 +12,7 @@ from ddpdoctor.aftermath.lines import plain
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.native import NativeFrame, shorten_name
 from ddpdoctor.facts.ownership import PACKAGE, PYTHON, TORCH
-from ddpdoctor.gather.files import open_log, read_some
+from ddpdoctor.gather.opening import open_log, read_some
 from ddpdoctor.gather.recorder.read import read_rank
 
 SIZE_LIMIT = 16 << 20

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.api.paths import require_path
+from ddpdoctor.api.given_paths import require_path
 from ddpdoctor.errors import DoctorError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.api.choosing import name_codes
-from ddpdoctor.api.paths import require_path
+from ddpdoctor.api.given_paths import require_path
 from ddpdoctor.api.rendering import make_cleaner
 from ddpdoctor.api.suppressing import load_baseline, make_excluder, make_suppressor
 from ddpdoctor.errors import DoctorError

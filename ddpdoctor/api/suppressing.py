@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.api.choosing import choose_words
 from ddpdoctor.errors import DoctorError, UsageError
-from ddpdoctor.source.patterns import compile_paths, find_pyproject
+from ddpdoctor.source.files.patterns import compile_paths, find_pyproject
 
 if TYPE_CHECKING:
     from ddpdoctor.evidence.sources import SourceFile

@@ -177,7 +177,7 @@ def _look_at(job: FoundJob, tools: _Tools, *, several: bool) -> int:
 
 
 def _observe(job: FoundJob, tools: _Tools) -> Standstill | None:
-    from ddpdoctor.cli.output.progress import make_progress
+    from ddpdoctor.cli.output.waiting import make_progress
     from ddpdoctor.report.words import count
     from ddpdoctor.watch.attach.sight import STILL_S, Sight, wait_for
     from ddpdoctor.watch.live.native import LIMIT_S, look_inside

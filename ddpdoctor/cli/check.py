@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.api.checking import judge, launch
 from ddpdoctor.cli.arguments import options as common
-from ddpdoctor.cli.arguments.parsing import add_option
-from ddpdoctor.cli.arguments.values import (
+from ddpdoctor.cli.arguments.option_values import (
     parse_backend,
     parse_nnodes,
     parse_node_rank,
@@ -26,6 +25,7 @@ from ddpdoctor.cli.arguments.values import (
     parse_stages,
     parse_strategies,
 )
+from ddpdoctor.cli.arguments.parsing import add_option
 from ddpdoctor.errors import EXIT_FAILED, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_OK, OutputError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def run(options: argparse.Namespace) -> int:
     from ddpdoctor.cli.arguments.request import read_request
     from ddpdoctor.cli.arguments.select import choose_selection
     from ddpdoctor.cli.output.display import Display, reserved_stdout
-    from ddpdoctor.cli.output.progress import make_progress
+    from ddpdoctor.cli.output.waiting import make_progress
     from ddpdoctor.cli.outputs import deliver, render_options, require_writable
     from ddpdoctor.plugins import load_plugins
 

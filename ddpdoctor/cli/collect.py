@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from ddpdoctor.api.paths import require_path
+from ddpdoctor.api.given_paths import require_path
 from ddpdoctor.cli.arguments import options as common
 from ddpdoctor.cli.arguments.parsing import add_option
 from ddpdoctor.errors import EXIT_OK, DoctorError, UsageError

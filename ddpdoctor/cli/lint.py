@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.arguments import options as common
+from ddpdoctor.cli.exclusions import add_hiding_options, save_baseline
 from ddpdoctor.cli.fixing import add_fixing_options, check_fixing, format_diff, write_corrections
-from ddpdoctor.cli.hiding import add_hiding_options, save_baseline
 from ddpdoctor.errors import EXIT_OK
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.cli.arguments import options as common
 from ddpdoctor.cli.arguments.parsing import Parser, add_option, both_spellings
+from ddpdoctor.cli.running.against import add_against_options, check_against, mark, refer, tell_answer
 from ddpdoctor.cli.running.foreseeing import Foresight, add_foreseeing_options
 from ddpdoctor.cli.running.hanging import Watching, add_hang_options
-from ddpdoctor.cli.running.hidden import (
+from ddpdoctor.cli.running.hidden_errors import (
     First,
     add_hidden_options,
     announce,
@@ -53,6 +54,10 @@ EXAMPLES = (
     (
         "ddpdoctor run --blocking --nproc 2 train.py",
         "with CUDA_LAUNCH_BLOCKING=1, to get the true line of a CUDA error",
+    ),
+    (
+        "ddpdoctor run --against 1 --nproc 4 train.py",
+        "then the first steps on one rank, and where the two differ",
     ),
     (
         "ddpdoctor run --rerun auto --nproc 2 train.py",
@@ -104,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_foreseeing_options(group)
     add_hang_options(parser)
     add_hidden_options(parser)
+    add_against_options(parser)
     common.add_output_options(parser)
     common.add_selection_options(parser)
     common.add_fail_option(parser)
@@ -147,6 +153,7 @@ def run(options: argparse.Namespace) -> int:
         require_installed_torch()
     check_options(options)
     check_live(options)
+    check_against(options, split)
     preparation = Preparation(options)
     display = Display.of(sys.stderr, no_color=getattr(options, "no_color", False))
     misplaced = find_misplaced(split)
@@ -184,7 +191,7 @@ def run(options: argparse.Namespace) -> int:
             if not together.is_one_of_many:
                 announce(options, stdin)
             applied = lay_toggles(options, directory)
-            environment = make_job_environment(options, applied.environ, directory)
+            environment = mark(options, make_job_environment(options, applied.environ, directory))
             watching = Watching(options, directory, get_checks, together)
             company = Company(
                 launched=start_reading,
@@ -215,6 +222,7 @@ def run(options: argparse.Namespace) -> int:
             if evidence is None:
                 return code
             evidence = _ask_scheduler(number_rounds(evidence))
+            evidence = refer(evidence, first, options, alone=not together.is_one_of_many)
             report = _report(evidence, first.result, started, options, tools)
             if not together.is_one_of_many:
                 report = _look_again(first, report, started, options, tools)
@@ -224,6 +232,7 @@ def run(options: argparse.Namespace) -> int:
         shown_in = together.shown_in(directory)
         tell_lost(report, directory)
         _deliver(report, shown_in, display, options, tools)
+        tell_answer(report)
         together.end()
         if not together.is_one_of_many:
             tell_head(report, directory)

@@ -27,7 +27,8 @@ from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.evidence.stages import Defect, RankError, RankExit, SmokeResult, StageRecord
 from ddpdoctor.evidence.standstill import Standstill
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
+from ddpdoctor.evidence.training.references import Reference
 from ddpdoctor.evidence.world import (
     BackendResult,
     BandwidthRow,
@@ -88,6 +89,7 @@ class Evidence:
     memory: tuple[MemoryRecord, ...] = ()
     job: tuple[JobEnd, ...] = ()
     reruns: tuple[Rerun, ...] = ()
+    references: tuple[Reference, ...] = ()
     members: tuple[JobNode, ...] = ()
     calls: tuple[CallLog, ...] = ()
     standstills: tuple[Standstill, ...] = ()
@@ -116,8 +118,8 @@ class Evidence:
 KINDS = tuple(f.name for f in dataclasses.fields(Evidence) if f.name not in ("launch", "extra", "absent"))
 """Names of the evidence kinds."""
 JOB_KINDS = (
-    "processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns", "members", "calls",
-    "standstills", "training", "sources",
+    "processes", "exceptions", "crashes", "wrappers", "texts", "memory", "job", "reruns", "references", "members",
+    "calls", "standstills", "training", "sources",
 )  # fmt: skip
 """Those of a job, watched or read, of which `check` has none; the others are of the tiny world and its machine."""
 

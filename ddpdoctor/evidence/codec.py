@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.evidence.ranks import LARGEST_RANK, RankSet
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
 

@@ -35,7 +35,12 @@ class Layout:
 
     def part(self, ranks: RankSet) -> list[RankSet]:
         """Part ranks into those that strategies connect with each other; a pipeline connects none."""
-        known = [a for a in self.axes if a.role == strategies.DATA or a.strategy in strategies.STRATEGIES]
+        known = [
+            axis
+            for axis in self.axes
+            if axis.role != strategies.PIPELINE
+            and (axis.role == strategies.DATA or axis.strategy in strategies.STRATEGIES)
+        ]
         own = [[rank for rank in group if rank in ranks] for axis in known for group in axis.groups]
         return _connect([RankSet([rank]) for rank in ranks] + [RankSet(each) for each in own if each])
 

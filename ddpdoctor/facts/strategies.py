@@ -40,9 +40,14 @@ FSDP1 = Strategy("FullyShardedDataParallel", DATA, True)
 FSDP2 = Strategy("fully_shard", DATA, True)
 DTENSOR = Strategy("parallelize_module", TENSOR, True)
 """A dimension of a DTensor's mesh that is none of those over which fully_shard shards."""
+PIPELINE_STAGE = Strategy("PipelineStage", PIPELINE, False)
+PIPELINE_LOOP = Strategy("PipelineStage, first and last on one rank", PIPELINE, False)
+"""Seen by the rank that has both, as in V schedules: it reads the inputs and the labels."""
 BY_HAND = Strategy("averaged by the program", DATA, False)
 """The program's own collectives carry all gradients over a group between a backward and the optimizer's step."""
-STRATEGIES = {each.name: each for each in (DDP, FSDP1, FSDP2, DTENSOR, BY_HAND)}
+STRATEGIES = {
+    each.name: each for each in (DDP, FSDP1, FSDP2, DTENSOR, PIPELINE_STAGE, PIPELINE_LOOP, BY_HAND)
+}
 
 _NAMES = {
     DATA: "dp data ddp batch replicate dp_replicate shard dp_shard fsdp dp_mod_ep hsdp zero data_parallel",

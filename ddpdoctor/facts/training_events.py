@@ -152,6 +152,32 @@ class Step(Event, total=False):
     """Modules of fully_shard that hold parameters of it and were told not to reduce gradients."""
 
 
+class Compared(Event, _Class, total=False):
+    """A step of one of two runs that are compared (``run --against``)."""
+
+    event: Literal["compared"]
+    rank: int
+    world_size: int
+    optimizer: int
+    step: int
+    rows: list[list[Any]]
+    """Of each parameter: name, shape of the whole, dtype, sizes and offsets of the piece that this rank holds (None
+    where that is not known), and the sketches of the piece before the step and of its gradient."""
+    losses: list[float]
+    digests: list[str]
+    """One of each sample that the model was given since the step before."""
+    cut: bool
+    """There were more of them."""
+    elements: int
+    """In what the model was given."""
+    forwards: int
+    drawn: bool | None
+    """Random numbers were drawn between a forward and its backward pass; None where that was not seen."""
+    precision: str
+    rates: list[float | None]
+    batch_norms: int
+
+
 class Abstained(Event, total=False):
     """Why something was no longer looked at."""
 
@@ -364,7 +390,16 @@ SyncEvent = Union[Pace, Search, Unenclosed, DataParallel, Gathered]
 LoadEvent = Union[Load, Loaded]
 ResumeEvent = Union[Resume, Resumed]
 AnyEvent = Union[
-    StepEvent, LoaderEvent, NumberEvent, SyncEvent, LoadEvent, ResumeEvent, Times, Abstained, Watching
+    StepEvent,
+    LoaderEvent,
+    NumberEvent,
+    SyncEvent,
+    LoadEvent,
+    ResumeEvent,
+    Times,
+    Abstained,
+    Watching,
+    Compared,
 ]
 
 EVENTS: Mapping[str, type] = {
@@ -372,4 +407,5 @@ EVENTS: Mapping[str, type] = {
     "watching": Watching, "losses": Losses, "nonfinite": NonFinite, "finite": Finite, "scale": Scale, "times": Times,
     "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed, "data-parallel": DataParallel,
     "load": Load, "loaded": Loaded, "resume": Resume, "resumed": Resumed, "gathered": Gathered, "companion": Companion,
+    "compared": Compared,
 }  # fmt: skip

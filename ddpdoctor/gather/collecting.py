@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ddpdoctor.gather.deadline import ToolError, run_tool
-from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
+from ddpdoctor.gather.opening import UNREADABLE, open_log, read_some
 from ddpdoctor.gather.recorder import is_dump
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.scrub import scrub

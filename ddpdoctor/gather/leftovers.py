@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpdoctor.evidence.facts import Leftover
-from ddpdoctor.gather.network.sockets import (
+from ddpdoctor.gather.network.listeners import (
     PROC,
     command_of,
     listening_inodes,

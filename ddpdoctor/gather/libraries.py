@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ddpdoctor.evidence.facts import Library
-from ddpdoctor.gather.network.sockets import PROC
+from ddpdoctor.gather.network.listeners import PROC
 from ddpdoctor.gather.scrub import scrub_paths
 from ddpdoctor.gather.versions import NCCL_WHEELS
 

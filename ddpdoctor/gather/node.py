@@ -14,8 +14,8 @@ from ddpdoctor.gather.deadline import Later
 from ddpdoctor.gather.devices.accelerators import gather_devices
 from ddpdoctor.gather.leftovers import find_leftovers
 from ddpdoctor.gather.libraries import gather_libraries
+from ddpdoctor.gather.network.dns import describe_lookup_error, look_up
 from ddpdoctor.gather.network.interfaces import find_advertised, holder_of, list_interfaces, route_to
-from ddpdoctor.gather.network.names import describe_lookup_error, look_up
 from ddpdoctor.gather.rendezvous_files import find_rendezvous_files
 from ddpdoctor.gather.tracing import explain_tracing
 from ddpdoctor.gather.variables import allowed_variables

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ddpdoctor.evidence.facts import RendezvousFile
-from ddpdoctor.gather.network.sockets import PROC, open_targets, process_ids
+from ddpdoctor.gather.network.listeners import PROC, open_targets, process_ids
 from ddpdoctor.gather.scrub import scrub_paths
 
 VARIABLES = (

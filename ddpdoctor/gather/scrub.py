@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from ddpdoctor.gather.secrets import find_spans
-from ddpdoctor.gather.secrets.commands import is_password
+from ddpdoctor.gather.secrets.command_lines import is_password
 from ddpdoctor.gather.secrets.fields import looks_chosen
 from ddpdoctor.gather.secrets.spans import HIDDEN, cover
 from ddpdoctor.gather.secrets.values import is_plain

@@ -23,6 +23,9 @@ class LintRule:
     (what a script does from its first line on as a `Trace`, and all files), ``files`` (all files alone), or ``launch``
     (a file that starts a job as a `LaunchFile`, and all scripts that are read together)."""
     detect: Detector
+    setups: bool = False
+    """Of ``program``: whether it is also given what each function does that makes the process group by itself, from its
+    own first line on (`Trace.setup`): libraries have functions that no file that is read calls."""
 
     @property
     def name(self) -> str:
@@ -30,16 +33,17 @@ class LintRule:
         return self.detect.__name__.removeprefix("find_").replace("_", " ")
 
 
-def lint_rule(*facts: str, reads: str) -> Callable[[Detector], LintRule]:
+def lint_rule(*facts: str, reads: str, setups: bool = False) -> Callable[[Detector], LintRule]:
     """Declare a function that reads source as a rule of `lint`.
 
     Args:
         facts: see `LintRule.facts`.
         reads: see `LintRule.reads`.
+        setups: see `LintRule.setups`.
 
     Raises:
         ValueError: it sees nothing, or reads what there is not.
     """
     if not facts or reads not in READS:
         raise ValueError(f"a rule sees at least one thing and reads one of {', '.join(READS)}")
-    return lambda detect: LintRule(facts, reads, detect)
+    return lambda detect: LintRule(facts, reads, detect, setups)

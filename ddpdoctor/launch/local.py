@@ -28,8 +28,8 @@ from ddpdoctor.evidence import (
     decode,
 )
 from ddpdoctor.gather.deadline import Later
-from ddpdoctor.gather.logs import read_last_words
-from ddpdoctor.gather.network.names import resolve
+from ddpdoctor.gather.log_tail import read_last_words
+from ddpdoctor.gather.network.dns import resolve
 from ddpdoctor.gather.network.ports import probe_port
 from ddpdoctor.gather.node import gather_node
 from ddpdoctor.launch.interrupt import Interrupt

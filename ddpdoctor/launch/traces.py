@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.evidence import Frame, StackClass
-from ddpdoctor.gather.logs import read_last_words
+from ddpdoctor.gather.log_tail import read_last_words
 from ddpdoctor.gather.scrub import scrub, scrub_paths
 
 

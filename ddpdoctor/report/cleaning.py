@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sources import SourcePlace
 from ddpdoctor.evidence.stages import Frame

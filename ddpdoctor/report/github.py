@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.suppression import Remark
+from ddpdoctor.report.finding_places import describe_lines, name_file, tidy
 from ddpdoctor.report.model import Report
-from ddpdoctor.report.places import describe_lines, name_file, tidy
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import describe_standing, describe_suppressed
 from ddpdoctor.report.words import clip, count

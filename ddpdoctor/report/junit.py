@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.runner import CheckRow
+from ddpdoctor.report.finding_places import describe_line, describe_lines, describe_position, tidy
 from ddpdoctor.report.model import Report
-from ddpdoctor.report.places import describe_line, describe_lines, describe_position, tidy
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import describe_suppressed, families
 from ddpdoctor.report.words import clean, clip, count, is_known

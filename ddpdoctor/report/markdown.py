@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ddpdoctor.judge.finding import EvidenceItem, Finding, Fix
+from ddpdoctor.report.finding_places import describe_position, describe_who, tidy
 from ddpdoctor.report.listing import count_findings
 from ddpdoctor.report.marks import code, escape, fence, fold, table
 from ddpdoctor.report.model import Report
-from ddpdoctor.report.places import describe_position, describe_who, tidy
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import (
     count_reasons,

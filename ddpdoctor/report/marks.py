@@ -11,8 +11,8 @@ import re
 import textwrap
 
 from ddpdoctor.judge.catalogue import CodePage
+from ddpdoctor.report.finding_places import tidy
 from ddpdoctor.report.html.findings import Block, Piece, view_page
-from ddpdoctor.report.places import tidy
 from ddpdoctor.report.words import clean
 
 NOTHING = "&#8203;"

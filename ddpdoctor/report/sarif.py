@@ -17,9 +17,7 @@ from ddpdoctor.judge.catalogue import CodePage
 from ddpdoctor.judge.finding import Finding, Where
 from ddpdoctor.judge.fingerprint import number_fingerprints
 from ddpdoctor.judge.suppression import Remark
-from ddpdoctor.report.marks import write_page
-from ddpdoctor.report.model import Report
-from ddpdoctor.report.places import (
+from ddpdoctor.report.finding_places import (
     TEXT_SHOWN,
     describe_lines,
     describe_position,
@@ -27,6 +25,8 @@ from ddpdoctor.report.places import (
     name_file,
     tidy,
 )
+from ddpdoctor.report.marks import write_page
+from ddpdoctor.report.model import Report
 from ddpdoctor.report.registry import RenderOptions
 from ddpdoctor.report.summary import count_reasons, describe_suppressed
 from ddpdoctor.report.words import clean, clip, format_ranks

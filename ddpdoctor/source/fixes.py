@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddpdoctor.source.reading import NEWLINE, Script, parse_script
-from ddpdoctor.source.walking import name_last
+from ddpdoctor.source.files.reading import NEWLINE, Script, parse_script
+from ddpdoctor.source.resolve.walking import name_last
 
 
 @dataclass(frozen=True, slots=True)

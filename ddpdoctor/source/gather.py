@@ -9,17 +9,25 @@ from typing import TypeVar
 
 from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge.rules import LintRule
-from ddpdoctor.source.budget import SHARES, OverBudgetError, describe_cut, limit_steps, size_budget
-from ddpdoctor.source.comments import find_ignores
-from ddpdoctor.source.imported import read_imported
-from ddpdoctor.source.launching.files import ENDINGS as LAUNCHES
-from ddpdoctor.source.launching.files import LaunchFile, is_launch_file, read_launch_file
-from ddpdoctor.source.names import Files
-from ddpdoctor.source.paths import PathReader
-from ddpdoctor.source.reading import ENDINGS as SCRIPTS
-from ddpdoctor.source.reading import STDIN, TOO_DEEP, Script, find_files, nothing, parse_script, read_script
+from ddpdoctor.source.files.belonging import read_imported
+from ddpdoctor.source.files.budget import SHARES, OverBudgetError, describe_cut, limit_steps, size_budget
+from ddpdoctor.source.files.comments import find_ignores
+from ddpdoctor.source.files.reading import ENDINGS as SCRIPTS
+from ddpdoctor.source.files.reading import (
+    STDIN,
+    TOO_DEEP,
+    Script,
+    find_files,
+    nothing,
+    parse_script,
+    read_script,
+)
+from ddpdoctor.source.files.workers import count_workers, no_collection, share_work
+from ddpdoctor.source.launching.launch_files import ENDINGS as LAUNCHES
+from ddpdoctor.source.launching.launch_files import LaunchFile, is_launch_file, read_launch_file
+from ddpdoctor.source.reach.paths import PathReader
+from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.rules import FactFinder, find_in_launch
-from ddpdoctor.source.workers import count_workers, no_collection, share_work
 
 Row = TypeVar("Row")
 MANY_LINES = 50_000

@@ -7,11 +7,11 @@ from math import inf
 
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge.rules import LintRule
-from ddpdoctor.source.budget import OverBudgetError, describe_cut, limit_steps
-from ddpdoctor.source.launching.files import LaunchFile
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.reading import TOO_DEEP, Script
-from ddpdoctor.source.traces import trace_programs
+from ddpdoctor.source.files.budget import OverBudgetError, describe_cut, limit_steps
+from ddpdoctor.source.files.reading import TOO_DEEP, Script
+from ddpdoctor.source.launching.launch_files import LaunchFile
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.traces import trace_programs, trace_setups
 
 FAILED = "failed"
 """Said of a rule in whose code something was raised."""
@@ -68,9 +68,12 @@ class FactFinder:
 
     def _judge_programs(self, module: Scope, cut: list[str]) -> Iterator[SourceFact]:
         """Yield what the rules of programs see, of each program each line once."""
-        for trace in trace_programs(module, self._files):
+        programs = trace_programs(module, self._files)
+        for trace in (*programs, *trace_setups(module, self._files)):
             known = set()
             for rule in self._of_programs:
+                if trace.setup and not rule.setups:
+                    continue
                 for fact in _run(rule, cut, trace, self._files):
                     if (fact.rule, fact.place) not in known:
                         known.add((fact.rule, fact.place))

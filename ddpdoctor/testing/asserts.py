@@ -18,8 +18,8 @@ from ddpdoctor.judge.rules import LintRule
 from ddpdoctor.judge.runner import CheckRow, run_checks
 from ddpdoctor.report.build import build_report
 from ddpdoctor.report.model import Report
+from ddpdoctor.source.files.reading import parse_script
 from ddpdoctor.source.gather import judge_scripts
-from ddpdoctor.source.reading import parse_script
 from ddpdoctor.testing.worlds import make_node
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)

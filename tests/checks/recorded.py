@@ -16,7 +16,7 @@ from ddpdoctor.evidence.collectives import (
     RankCalls,
     RecordedCall,
 )
-from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.judge import Finding, Registry
 from ddpdoctor.report.build import build_report
 from ddpdoctor.report.model import Report

@@ -8,6 +8,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.collectives import RING, CallTable, RankCalls, RecordedCall
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.evidence.job import (
     CrashRecord,
     ExceptionRecord,
@@ -15,7 +16,6 @@ from ddpdoctor.evidence.job import (
     MemoryRecord,
     ProcessRecord,
 )
-from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.evidence.texts.matching import find_entry
 from ddpdoctor.testing import assert_status
 from ddpdoctor_checks.common.frames import user_frames

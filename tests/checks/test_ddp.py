@@ -277,11 +277,11 @@ def test_a_hang_in_the_factory_is_read_from_the_stacks_of_the_cut_stage() -> Non
         Frame("/usr/lib/python3.11/socket.py", 720, "readinto"),
         Frame("/home/u/pkg/mod.py", 7, "download"),
         Frame("/home/u/pkg/mod.py", 21, "factory"),
-        Frame("/v/site-packages/ddpdoctor/launch/probes/model.py", 50, "probe_model"),
+        Frame("/v/site-packages/ddpdoctor/launch/probes/model/probe.py", 50, "probe_model"),
     )
     waiting = (
         Frame("/v/site-packages/torch/distributed/distributed_c10d.py", 4000, "barrier"),
-        Frame("/v/site-packages/ddpdoctor/launch/probes/model.py", 60, "probe_model"),
+        Frame("/v/site-packages/ddpdoctor/launch/probes/model/probe.py", 60, "probe_model"),
     )
     stacks = (StackClass(RankSet([1]), frames), StackClass(RankSet([0, 2, 3]), waiting))
     stages = tuple(
@@ -307,7 +307,7 @@ Thread 0x00007f (most recent call first):
 Current thread 0x00007e (most recent call first):
   File "/v/lib/python3.11/ctypes/__init__.py", line 519 in string_at
   File "/proj/net.py", line 44 in build
-  File "/v/site-packages/ddpdoctor/launch/probes/factory.py", line 131 in call_factory
+  File "/v/site-packages/ddpdoctor/launch/probes/model/factory.py", line 131 in call_factory
 
 Extension modules: numpy.core (total: 1)
 """

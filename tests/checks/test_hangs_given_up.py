@@ -8,8 +8,8 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.collectives import RING, CallTable, RankCalls, RecordedCall
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.evidence.job import JobEnd, Moment, TextMatch
-from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor_checks.job.hangs.progress import judge_look
 

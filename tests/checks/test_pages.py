@@ -124,6 +124,7 @@ DAT009 model-parallel-data-differs error
 COL013 group-roles-wrong error
 NUM007 norm-of-shard error
 NUM008 loss-mean-of-means warning
+NUM009 world-size-changes-result warning
 NUM002 buffers-diverged warning
 DDP013 batch-norm-unsynchronised warning
 DAT004 split-differs error

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor_checks.training.replicas import list_replicas
+from ddpdoctor.evidence.training.shares import Share
+from ddpdoctor_checks.training.replicas.models import list_replicas
 from tests.checks.training import CALL, STEP, WRAP, Made, judge, only, tensor
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import make_layout
-from ddpdoctor_checks.training.batches import STREAM
+from ddpdoctor_checks.training.data.batches import STREAM
 from tests.checks.training import LOOP, Made, judge, only
 
 SAMPLER = "torch.utils.data.sampler.RandomSampler"
@@ -150,8 +150,45 @@ def test_parts_of_the_same_samples_are_no_fault_of_the_loader() -> None:
 
 def test_data_parallel_ranks_of_a_mesh_that_share_their_batches() -> None:
     made = mesh().batch(1, "0-3").batch(2, "0-3").batch(3, "0-3").epoch(1, dict.fromkeys(range(4), "a"))
-    found = judge(made)
-    assert {(each.code, str(each.ranks)) for each in found} == {("DAT001", "0,2"), ("DAT001", "1,3")}
+    found = only(made)
+    assert (found.code, found.ranks) == ("DAT001", RankSet.span(4))
+    assert "Ranks 0, 2 train on the same batches" in found.message
+    assert "and so do ranks 1, 3: each sample is used 2 times" in found.message
+
+
+def pipeline(*axes: tuple[str, str, list[int]]) -> Made:
+    made = mesh()
+    made.layout = make_layout(axes or [("PipelineStage", "pp", [0, 1]), ("PipelineStage", "pp", [2, 3])])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("orders", "groups"),
+    [
+        ("abcd", ["0-1", "2-3"]),
+        ("aabb", None),
+        ("aabc", ["2-3"]),
+    ],
+)
+def test_stages_of_a_pipeline_read_the_same_samples(orders: str, groups: list[str] | None) -> None:
+    made = pipeline().epoch(1, dict(enumerate(orders)))
+    if groups is None:
+        assert judge(made) == []
+        return
+    found = only(made)
+    assert (found.code, found.severity, found.details["groups"]) == ("DAT009", "warning", groups)
+    assert "the labels are not those of the inputs" in found.message
+
+
+def test_a_rank_with_the_first_and_the_last_stage_has_inputs_and_labels() -> None:
+    loop = ("PipelineStage, first and last on one rank", "pp", [0, 1, 2, 3])
+    made = pipeline(("PipelineStage", "pp", [0, 1, 2, 3]), loop)
+    assert judge(made.epoch(1, dict(enumerate("abcd")))) == []
+
+
+def test_an_epoch_in_which_the_stages_agree_is_no_proof_of_other_labels() -> None:
+    made = pipeline().epoch(1, dict(enumerate("abcd"))).epoch(2, dict(enumerate("aabb")))
+    assert judge(made) == []
 
 
 def test_groups_of_unknown_purpose_are_not_compared() -> None:

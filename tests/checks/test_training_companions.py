@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.numerics import CompanionLook, Numerics
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training, WrapperSetup
+from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, Training, WrapperSetup
+from ddpdoctor.evidence.training.numerics import CompanionLook, Numerics
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.judge import Finding, NotApplicable
 from ddpdoctor_checks.training import find_companions
 

@@ -7,12 +7,19 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.numerics import LossCount, Numerics
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.training import OptimizerSetup, StepLook, StepSite, TensorLook, Training, WrapperSetup
+from ddpdoctor.evidence.training.fingerprints import (
+    OptimizerSetup,
+    StepLook,
+    StepSite,
+    TensorLook,
+    Training,
+    WrapperSetup,
+)
+from ddpdoctor.evidence.training.numerics import LossCount, Numerics
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.judge import Finding
 from ddpdoctor_checks.training import find_skipped
-from ddpdoctor_checks.training.counts import find_skipping
+from ddpdoctor_checks.training.replicas.counts import find_skipping
 
 
 def fold(counts: dict[int, int]) -> tuple[Share, ...]:

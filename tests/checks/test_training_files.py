@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import Moment
-from ddpdoctor.evidence.training import FileUse, SharedFile, Training
+from ddpdoctor.evidence.training.fingerprints import FileUse, SharedFile, Training
 from tests.checks.jobs import Job
 from tests.checks.training import judge, only
 

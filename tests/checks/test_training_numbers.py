@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.numerics import BufferLook, LossCount, LossLook, Numerics, ScaleLook
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.syncs import PaceLook, Syncs
-from ddpdoctor.evidence.training import BatchLook, OptimizerSetup, Training, WrapperSetup
+from ddpdoctor.evidence.training.fingerprints import BatchLook, OptimizerSetup, Training, WrapperSetup
+from ddpdoctor.evidence.training.numerics import BufferLook, LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.evidence.training.shares import Share
+from ddpdoctor.evidence.training.syncs import PaceLook, Syncs
 from ddpdoctor.judge import Finding, NotApplicable
 from ddpdoctor.watch.readers.numerics import RankNumbers, fold_numbers
 from ddpdoctor.watch.readers.records import Shortener
@@ -116,6 +116,14 @@ def test_gradients_that_spread_within_a_backward_are_no_origin() -> None:
     (found,) = judge(find_nonfinite, Numerics((*spread, *own, *after), COUNT))
     assert found.ranks == RankSet([2])
     assert found.details["what"] == "loss"
+
+
+@pytest.mark.parametrize(("gradients", "told"), [(0, False), (2000, False), (1990, False), (1100, True)])
+def test_gradients_that_were_not_sampled_are_a_second_explanation(gradients: int, told: bool) -> None:
+    looks = tuple(LossLook(rank, 1500, "nan", step=1500) for rank in (0, 1))
+    counts = (LossCount(RankSet([0, 1]), 2000, 2000, gradients),)
+    (found,) = judge(find_nonfinite, Numerics(looks, counts))
+    assert ("which was not sampled" in found.message) is told
 
 
 def test_gradients_after_which_no_loss_turns_are_no_fault() -> None:

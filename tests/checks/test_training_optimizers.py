@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.training import OptimizerSetup, StateLook, StepLook, Training, WrapperSetup
+from ddpdoctor.evidence.training.fingerprints import (
+    OptimizerSetup,
+    StateLook,
+    StepLook,
+    Training,
+    WrapperSetup,
+)
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.watch.inject.ddpdoctor_watch.core import journal
 from ddpdoctor.watch.readers.rank_steps import RankSteps
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.steps import fold_steps
-from ddpdoctor_checks.training.divergence import judge_replicas
+from ddpdoctor_checks.training.replicas.divergence import judge_replicas
 from tests.checks.training import Made, judge, only, shares
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.sampling import Sampling
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor_checks.training.samplers import estimate_overlap
+from ddpdoctor.evidence.training.sampling import Sampling
+from ddpdoctor.evidence.training.shares import Share
+from ddpdoctor_checks.training.data.samplers import estimate_overlap
 from tests.checks.jobs import Job
 from tests.checks.training import Made, judge, only
 

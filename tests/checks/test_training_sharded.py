@@ -9,7 +9,7 @@ import pytest
 import ddpdoctor_checks
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import make_layout
-from ddpdoctor.evidence.training import LossWeights, Scaled
+from ddpdoctor.evidence.training.fingerprints import LossWeights, Scaled
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import Registry
 from ddpdoctor.report.build import build_report

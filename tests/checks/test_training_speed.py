@@ -10,8 +10,8 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.members import JobNode
-from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing
-from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training
+from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, Training
+from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing
 from ddpdoctor.judge import Finding, NotApplicable
 from ddpdoctor_checks.training import find_communication_bound, find_loader_bound, find_straggling
 

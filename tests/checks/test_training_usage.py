@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
-from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training, WrapperSetup
+from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, Training, WrapperSetup
+from ddpdoctor.evidence.training.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.syncs import fold_syncs

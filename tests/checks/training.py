@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import ddpdoctor_checks
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.layout import Layout
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.training import (
+from ddpdoctor.evidence.training.fingerprints import (
     BatchLook,
     EpochLook,
     LoaderSetup,
@@ -21,6 +20,7 @@ from ddpdoctor.evidence.training import (
     WrapperLook,
     WrapperSetup,
 )
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.judge import Finding, Registry
 from ddpdoctor.report.build import build_report
 from ddpdoctor.testing import STARTED

@@ -263,3 +263,46 @@ def test_calls_of_several_groups_are_not_compared(run: Run) -> None:
         "PG ID 0 PG GUID 0(default_pg)", "PG ID 3 PG GUID 3(tp)"
     )
     assert analyze(run, train=text)["findings"][0]["code"] != "COL003"
+
+
+START = (
+    "{host}:{pid}:{pid} [0] NCCL INFO Bootstrap : Using {interface}<0>\n"
+    "{host}:{pid}:99 [0] NCCL INFO comm 0x55d rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0xabc - Init START\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("interface", "told"),
+    [
+        ("docker0:172.17.0.1", True),
+        ("br-0123456789ab:172.18.0.1", True),
+        ("virbr0:192.168.122.1", True),
+        ("lo:127.0.0.1", True),
+        ("br0:10.0.0.2", False),  # a bridge that holds the node's own address
+        ("eth0:172.17.0.1", False),
+    ],
+)
+def test_interface_that_no_other_node_reaches_is_the_cause(
+    run: Run, tmp_path: Path, interface: str, told: bool
+) -> None:
+    a = START.format(host="node-a", pid=4711, interface="eth0:10.0.0.1", rank=0)
+    b = START.format(host="node-b", pid=811, interface=interface, rank=1)
+    first = analyze(run, node_a=a, node_b=b + LATE.format(1))["findings"][0]
+    assert (first["code"] == "NET003") is told, first
+    if told:
+        assert first["ranks"] == [1]
+        assert "an address was advertised that no other node reaches" in first["message"]
+
+
+def test_interface_is_no_cause_on_one_node_or_beside_an_exception(run: Run, tmp_path: Path) -> None:
+    lines = [
+        START.format(host="node-a", pid=pid, interface="docker0:172.17.0.1", rank=rank)
+        for rank, pid in enumerate((7, 8))
+    ]
+    assert all(
+        each["code"] != "NET003" for each in analyze(run, job="".join(lines) + LATE.format(1))["findings"]
+    )
+    raised = "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"/app/train.py\", line 3, in <module>\n[rank1]: KeyError: 'x'\n"
+    other = START.format(host="node-b", pid=811, interface="docker0:172.17.0.1", rank=1)
+    found = analyze(run, node_a=lines[0], node_b=other + raised)["findings"][0]
+    assert (found["code"], found["ranks"]) == ("ERR001", [1])

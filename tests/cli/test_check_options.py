@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor.cli.arguments.values import parse_sizes
+from ddpdoctor.cli.arguments.option_values import parse_sizes
 from ddpdoctor.evidence import DEFAULT_STAGES, STAGES
 from tests.cli.conftest import Run, Stage
 

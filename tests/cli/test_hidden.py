@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.cli.running import hidden
+from ddpdoctor.cli.running import hidden_errors
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor.judge.registry import Registry
@@ -31,11 +31,13 @@ MINE = {"PATH": "/bin", "CUDA_LAUNCH_BLOCKING": "0", "PYTHONHASHSEED": "5"}
 
 
 @pytest.fixture
-def first(tmp_path: Path) -> hidden.First:
+def first(tmp_path: Path) -> hidden_errors.First:
     directory = make_run_directory(str(tmp_path / "run"))
     directory.remove_private()
     result = JobResult(1, 10.0, MemoryWatch(directory.processes))
-    return hidden.First(["python", "train.py"], directory, Applied(dict(MINE)), Stdin(), result, Registry)
+    return hidden_errors.First(
+        ["python", "train.py"], directory, Applied(dict(MINE)), Stdin(), result, Registry
+    )
 
 
 def options(**more: object) -> argparse.Namespace:
@@ -47,7 +49,7 @@ def replace_job(monkeypatch: pytest.MonkeyPatch, act: Callable[..., Any]) -> Non
 
 
 def test_the_second_run_is_given_the_first_ones_environment_and_a_limit(
-    first: hidden.First, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    first: hidden_errors.First, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     seen: dict[str, Any] = {}
 
@@ -59,7 +61,7 @@ def test_the_second_run_is_given_the_first_ones_environment_and_a_limit(
         return JobResult(0, 3.0, MemoryWatch(directory.processes))
 
     replace_job(monkeypatch, act)
-    found = hidden.run_again(Choice("blocking"), options(), first, "Rank 1 failed first.")
+    found = hidden_errors.run_again(Choice("blocking"), options(), first, "Rank 1 failed first.")
     assert seen["command"] == ["python", "train.py"]
     assert seen["limit_s"] == 90.0
     assert seen["environ"]["PYTHONHASHSEED"] == "5"
@@ -78,22 +80,26 @@ def test_the_second_run_is_given_the_first_ones_environment_and_a_limit(
     ("signals", "timed_out", "state"), [(["SIGINT"], False, "interrupted"), ([], True, "timed-out")]
 )
 def test_how_it_ended_is_kept(
-    first: hidden.First, monkeypatch: pytest.MonkeyPatch, signals: list[str], timed_out: bool, state: str
+    first: hidden_errors.First,
+    monkeypatch: pytest.MonkeyPatch,
+    signals: list[str],
+    timed_out: bool,
+    state: str,
 ) -> None:
     ended = JobResult(-2, 1.0, MemoryWatch(first.directory.processes), signals, timed_out=timed_out)
     replace_job(monkeypatch, lambda *_, **__: ended)
-    found = hidden.run_again(Choice("detail"), options(rerun_limit=5.0), first, "")
+    found = hidden_errors.run_again(Choice("detail"), options(rerun_limit=5.0), first, "")
     assert (found.state, found.limit_s) == (state, 5.0)
 
 
 def test_a_second_run_that_cannot_be_made_costs_nothing(
-    first: hidden.First, monkeypatch: pytest.MonkeyPatch
+    first: hidden_errors.First, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
     replace_job(monkeypatch, refuse)
-    found = hidden.run_again(Choice("blocking"), options(), first, "")
+    found = hidden_errors.run_again(Choice("blocking"), options(), first, "")
     assert found.state == "skipped"
     assert "Resource temporarily unavailable" in (found.reason or "")
 
@@ -101,8 +107,8 @@ def test_a_second_run_that_cannot_be_made_costs_nothing(
         raise KeyboardInterrupt
 
     replace_job(monkeypatch, interrupt)
-    assert hidden.run_again(Choice("blocking"), options(), first, "").state == "interrupted"
-    skipped = hidden.run_again(Choice("blocking", problem="a pipe"), options(), first, "")
+    assert hidden_errors.run_again(Choice("blocking"), options(), first, "").state == "interrupted"
+    skipped = hidden_errors.run_again(Choice("blocking", problem="a pipe"), options(), first, "")
     assert (skipped.state, skipped.reason) == ("skipped", "a pipe")
 
 
@@ -115,25 +121,28 @@ def reported(*codes: str) -> Report:
     )
 
 
-def test_a_choice_says_why_not(first: hidden.First, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hidden.choose(options(), first, reported("ERR007")) is None
+def test_a_choice_says_why_not(first: hidden_errors.First, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hidden_errors.choose(options(), first, reported("ERR007")) is None
     assert capsys.readouterr().err == ""
-    assert hidden.choose(options(rerun="auto"), first, reported("ERR001")) is None
+    assert hidden_errors.choose(options(rerun="auto"), first, reported("ERR001")) is None
     assert "it would show nothing more about ERR001" in capsys.readouterr().err
-    made = hidden.choose(options(rerun="auto"), first, reported("ERR010", "ERR007"))
+    made = hidden_errors.choose(options(rerun="auto"), first, reported("ERR010", "ERR007"))
     assert made == Choice("blocking")
     hung = dataclasses.replace(first, result=dataclasses.replace(first.result, stopped=True))
-    assert hidden.choose(options(rerun="auto"), hung, reported("COL003")) is None
+    assert hidden_errors.choose(options(rerun="auto"), hung, reported("COL003")) is None
     assert "it would show nothing more about COL003" in capsys.readouterr().err
     report = reported("ERR001", "ERR007")
     later = dataclasses.replace(report.findings[1], role="consequence")
-    assert hidden.choose(options(rerun="auto"), first, dataclasses.replace(report, findings=(later,))) is None
+    assert (
+        hidden_errors.choose(options(rerun="auto"), first, dataclasses.replace(report, findings=(later,)))
+        is None
+    )
     piped = dataclasses.replace(first, stdin=Stdin("stdin is a pipe"))
-    refused = hidden.choose(options(rerun="auto"), piped, reported("ERR007"))
+    refused = hidden_errors.choose(options(rerun="auto"), piped, reported("ERR007"))
     assert refused is not None
     assert refused.problem is not None
     assert "stdin is a pipe" in capsys.readouterr().err
-    hidden.announce(options(rerun="auto"), Stdin("stdin is a pipe"))
+    hidden_errors.announce(options(rerun="auto"), Stdin("stdin is a pipe"))
     assert "is not replayable" in capsys.readouterr().err
 
 
@@ -162,7 +171,7 @@ def test_stdin_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_the_first_run_was_told_holds_for_the_second(
-    first: hidden.First, monkeypatch: pytest.MonkeyPatch
+    first: hidden_errors.First, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
 
@@ -174,6 +183,6 @@ def test_what_the_first_run_was_told_holds_for_the_second(
 
     replace_job(monkeypatch, act)
     told = options(no_record=True, nodes_wait=7.0, dump_signal="USR1")
-    hidden.run_again(Choice("blocking"), told, first, "Rank 1 failed first.")
+    hidden_errors.run_again(Choice("blocking"), told, first, "Rank 1 failed first.")
     assert (seen["environ"]["DDPDOCTOR_RECORD"], seen["environ"]["DDPDOCTOR_NODES_WAIT"]) == ("0", "7.0")
     assert seen["company"].reception.signum == signal.SIGUSR1

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ddpdoctor.cli.output.progress import SilentProgress, TerminalProgress, make_progress
+from ddpdoctor.cli.output.waiting import SilentProgress, TerminalProgress, make_progress
 
 
 class Terminal(io.StringIO):

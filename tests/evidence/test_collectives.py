@@ -17,7 +17,7 @@ from ddpdoctor.evidence.collectives import (
     RankCalls,
     RecordedCall,
 )
-from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.evidence.columns import Numbers
 
 SITE = (Frame("train.py", 7, "step"), Frame("train.py", 20, "<module>"))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.aftermath import Sources, read_sources
-from ddpdoctor.aftermath.joining.nodes import name_by_paths
+from ddpdoctor.aftermath.joining.file_nodes import name_by_paths
 from ddpdoctor.aftermath.logs import CHUNK, LogReader, read_stretches
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import ExceptionRecord

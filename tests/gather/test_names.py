@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.gather.deadline import Later, ToolError, call_within, run_tool
-from ddpdoctor.gather.network.names import resolve
+from ddpdoctor.gather.network.dns import resolve
 
 
 def test_a_name_and_a_literal_resolve() -> None:

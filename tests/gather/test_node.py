@@ -27,7 +27,7 @@ from ddpdoctor.gather.network.interfaces import (
     list_interfaces,
     route_to,
 )
-from ddpdoctor.gather.network.sockets import PROC
+from ddpdoctor.gather.network.listeners import PROC
 from ddpdoctor.gather.node import gather_node
 from ddpdoctor.gather.rendezvous_files import find_rendezvous_files
 

@@ -9,7 +9,7 @@ import pytest
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.job import ExceptionRecord
 from ddpdoctor.judge import Finding, Where
-from ddpdoctor.judge.joining import find_foreseen, join_source
+from ddpdoctor.judge.source_lines import find_foreseen, join_source
 
 
 def place(line: int, role: str, file: str = "train.py") -> Where:

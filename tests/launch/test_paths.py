@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpdoctor.evidence import Link
-from ddpdoctor.launch.meeting.paths import find_broken_path
+from ddpdoctor.launch.meeting.node_paths import find_broken_path
 
 
 def link(source: int, target: int, ok: bool, kind: str = "ephemeral") -> Link:

@@ -10,8 +10,10 @@ import torch.distributed as dist
 
 from ddpdoctor.evidence import PairRow
 from ddpdoctor.launch.context import RankContext
-from ddpdoctor.launch.probes import bandwidth, baselines
-from ddpdoctor.launch.probes.bandwidth import (
+from ddpdoctor.launch.probes.bandwidth import baselines
+from ddpdoctor.launch.probes.bandwidth import sweep as bandwidth
+from ddpdoctor.launch.probes.bandwidth.pairs import plan_rounds, probe_pairs
+from ddpdoctor.launch.probes.bandwidth.sweep import (
     DEFAULT_OPERATIONS,
     FEWEST,
     count_iterations,
@@ -19,8 +21,7 @@ from ddpdoctor.launch.probes.bandwidth import (
     predict_cost,
     probe_bandwidth,
 )
-from ddpdoctor.launch.probes.pairs import plan_rounds, probe_pairs
-from ddpdoctor.launch.probes.transfers import OPERATIONS, Transfer
+from ddpdoctor.launch.probes.bandwidth.transfers import OPERATIONS, Transfer
 from ddpdoctor.launch.request import SWEEP_OPERATIONS
 from tests.launch.worlds import run_world
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddpdoctor.launch.context import RankContext
-from ddpdoctor.launch.probes import smoke, values
+from ddpdoctor.launch.probes import exact_values, smoke
 from ddpdoctor.launch.probes.facts import rank_facts, read_uuid, read_versions
 from tests.launch.worlds import run_world
 
@@ -98,7 +98,7 @@ def test_every_pair_of_gpus_is_tried_in_both_directions(monkeypatch: pytest.Monk
 
 
 def test_a_peer_copy_that_brings_other_bytes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = values.make_pattern
+    original = exact_values.make_pattern
     monkeypatch.setattr(
         "ddpdoctor.launch.probes.smoke.make_pattern", lambda *args: LossyTensor.wrap(original(*args))
     )

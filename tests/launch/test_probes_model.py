@@ -14,8 +14,8 @@ import torch
 
 from ddpdoctor.evidence import Launch, ModelResult, RankSet, UserError
 from ddpdoctor.launch.context import RankContext
-from ddpdoctor.launch.probes.factory import FactoryError, is_own, load_factory, move
-from ddpdoctor.launch.probes.model import find_loss, probe_model
+from ddpdoctor.launch.probes.model.factory import FactoryError, is_own, load_factory, move
+from ddpdoctor.launch.probes.model.probe import find_loss, probe_model
 from tests.launch.worlds import World, run_world
 
 PREAMBLE = """

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddpdoctor.launch.probes.values import (
+from ddpdoctor.launch.probes.exact_values import (
     PERIOD,
     allowed_error,
     make_input,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.launch.world.ranks import RankState, ranks_in
+from ddpdoctor.launch.world.rank_states import RankState, ranks_in
 
 
 def play(*events: dict[str, Any]) -> RankState:

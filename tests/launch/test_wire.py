@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ddpdoctor.evidence import InitResult, RankSet, decode
-from ddpdoctor.gather.logs import read_last_words
+from ddpdoctor.gather.log_tail import read_last_words
 from ddpdoctor.launch.wire import EventReader, EventWriter, describe_error
 
 

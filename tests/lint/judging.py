@@ -11,8 +11,8 @@ from ddpdoctor.evidence.facts import Launch
 from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge import QUESTION, Finding, Registry
 from ddpdoctor.judge.runner import run_checks
+from ddpdoctor.source.files.reading import parse_script
 from ddpdoctor.source.gather import judge_scripts
-from ddpdoctor.source.reading import parse_script
 from ddpdoctor.source.rules import FAILED
 
 REGISTRY = Registry()

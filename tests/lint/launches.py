@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ddpdoctor.judge import Finding
+from ddpdoctor.source.files.reading import parse_script
 from ddpdoctor.source.gather import judge_launches
-from ddpdoctor.source.launching.files import LaunchFile, parse_launch_file
-from ddpdoctor.source.reading import parse_script
+from ddpdoctor.source.launching.launch_files import LaunchFile, parse_launch_file
 from tests.lint.judging import RULES, judge
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.cli.arguments.parsing import BadValue
-from ddpdoctor.cli.hiding import parse_file_rule
+from ddpdoctor.cli.exclusions import parse_file_rule
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sources import SourceFile
 from ddpdoctor.judge.finding import Finding, Where
 from ddpdoctor.judge.fingerprint import fingerprint, number_fingerprints
 from ddpdoctor.judge.suppression import Suppressor
 from ddpdoctor.report.baseline import read_baseline, write_baseline
-from ddpdoctor.source.patterns import compile_paths
+from ddpdoctor.source.files.patterns import compile_paths
 
 NAMES = {"COL002": "collective-missing", "COL006": "group-mismatch"}
 

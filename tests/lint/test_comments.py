@@ -12,8 +12,8 @@ from ddpdoctor.evidence.facts import Launch
 from ddpdoctor.judge import Finding, Registry
 from ddpdoctor.judge.runner import run_checks
 from ddpdoctor.judge.suppression import Remark, Suppressor
+from ddpdoctor.source.files.reading import Script, parse_script
 from ddpdoctor.source.gather import judge_scripts
-from ddpdoctor.source.reading import Script, parse_script
 
 HEAD = "import torch.distributed as dist\n"
 REGISTRY = Registry()

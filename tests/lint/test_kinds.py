@@ -7,9 +7,9 @@ import textwrap
 
 import pytest
 
-from ddpdoctor.source.kinds import Kinds
-from ddpdoctor.source.names import Files
-from ddpdoctor.source.reading import parse_script
+from ddpdoctor.source.files.reading import parse_script
+from ddpdoctor.source.resolve.kinds import Kinds
+from ddpdoctor.source.resolve.names import Files
 
 HEAD = """
 import copy, torch, torchvision.models as models

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from ddpdoctor.source.files.reading import parse_script
 from ddpdoctor.source.gather import judge_scripts
-from ddpdoctor.source.reading import parse_script
 from tests.lint.judging import RULES, assert_found, lint
 
 WRONG = [

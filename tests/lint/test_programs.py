@@ -103,7 +103,9 @@ def test_script_whose_group_may_come_from_elsewhere_is_asked_about() -> None:
     text = START.format(before="pass", after="dist.barrier()").replace(
         'dist.init_process_group("nccl")', "pass"
     )
-    found = [each for each in ask("import mmengine_like\n" + text) if each.code == "ENV019"]
+    found = [
+        each for each in ask("import mmengine_like\nmmengine_like.begin()\n" + text) if each.code == "ENV019"
+    ]
     assert [(each.role, each.severity) for each in found] == [(QUESTION, "info")]
     assert "mmengine_like" in found[0].message
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from ddpdoctor.source.files.reading import find_files, parse_script, read_script
 from ddpdoctor.source.gather import judge_scripts, read_sources
-from ddpdoctor.source.reading import find_files, parse_script, read_script
 from tests.lint.judging import EXAMPLES, RULES
 
 HEAD = "import torch\nimport torch.distributed as dist\n"

@@ -14,10 +14,10 @@ from ddpdoctor.evidence.facts import Launch
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, LintRule, Registry, check, lint_rule, run_checks
 from ddpdoctor.plugins import CHECKS, Entry, load_plugins
+from ddpdoctor.source.files.reading import parse_script
 from ddpdoctor.source.gather import judge_scripts
-from ddpdoctor.source.names import Files, Scope, name_calls
-from ddpdoctor.source.reading import parse_script
-from ddpdoctor.source.traces import Trace
+from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.traces import Trace
 from tests.lint.judging import HEAD, RULES
 
 TEXT = f"{HEAD}dist.init_process_group('gloo')\ndist.barrier()\n"

@@ -21,6 +21,8 @@ COLUMNS = {
 }
 SPEED = "bw."
 """Checks of bandwidth: whether they can tell depends on what else the machine does."""
+UNASKED = ("no --", "not selected", "single node")
+"""Reasons of checks that the matrix does not ask for, or that one node has nothing for."""
 HEAD = """# Compatibility
 
 The package asks for torch 2.4 and Python 3.10 or newer. `make matrix` tries it with the last release of each minor version of torch on
@@ -102,7 +104,7 @@ def _explain_missing(results: Sequence[Result]) -> list[str]:
     lacking: dict[str, list[str]] = {}
     for name, rows in silent.items():
         for row, reason in rows.items():
-            if row not in everywhere and not row.startswith(SPEED):
+            if row not in everywhere and not row.startswith(SPEED) and not reason.startswith(UNASKED):
                 lacking.setdefault(f"`{row}` did not run: {_escape(reason)}", []).append(name)
     for result in run:
         for call, reason in result.steps["check"].details.get("unsupported", {}).items():

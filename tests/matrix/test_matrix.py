@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,9 @@ def test_what_a_killed_run_has_left_goes_with_its_processes(
         os.symlink("/bin/sleep", place / "env/bin/sleep")
     left, running = (subprocess.Popen([str(place / "env/bin/sleep"), "600"]) for place in (stale, mine))
     try:
+        for each in (left, running):  # Popen returns a moment before the kernel knows the new command line
+            while not Path(f"/proc/{each.pid}/cmdline").read_bytes():
+                time.sleep(0.01)
         remove_stale()
         assert left.wait(60) == -9
         assert running.poll() is None

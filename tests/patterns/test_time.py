@@ -11,7 +11,7 @@ from ddpdoctor import cli
 from ddpdoctor.aftermath import logs
 from ddpdoctor.aftermath.logs import LogReader
 from ddpdoctor.evidence.texts.entries import ENTRIES
-from ddpdoctor.source import budget
+from ddpdoctor.source.files import budget
 from ddpdoctor.source.gather import read_sources
 from tests.lint.judging import RULES
 from tests.patterns.counting import count_events

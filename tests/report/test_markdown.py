@@ -15,9 +15,9 @@ from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor.plugins import load_plugins
 from ddpdoctor.report import RenderOptions, Report
+from ddpdoctor.report.finding_places import tidy
 from ddpdoctor.report.markdown import LENGTH, MarkdownRenderer
 from ddpdoctor.report.marks import code, escape, escape_html, fence, table, write_page
-from ddpdoctor.report.places import tidy
 from tests.report.extremes import HOSTILE, sample_large, sample_many, sample_still, sample_suppressed
 from tests.report.samples import SAMPLES, sample_healthy, sample_problems, sample_unknown
 

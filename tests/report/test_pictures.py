@@ -11,10 +11,17 @@ import pytest
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import ExceptionRecord, JobEnd, Moment, ProcessRecord
 from ddpdoctor.evidence.layout import Axis, Layout
-from ddpdoctor.evidence.shares import Share
 from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.evidence.timeline import TimedEvent
-from ddpdoctor.evidence.training import BatchLook, EpochLook, OptimizerSetup, StepLook, TensorLook, Training
+from ddpdoctor.evidence.training.fingerprints import (
+    BatchLook,
+    EpochLook,
+    OptimizerSetup,
+    StepLook,
+    TensorLook,
+    Training,
+)
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.gather.excerpts import SourceReader
 from ddpdoctor.judge.finding import Finding, Where
 from ddpdoctor.report.html.caps import Caps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, STARTED, CallTable, RankCalls, RecordedCall
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.evidence.job import Moment
-from ddpdoctor.evidence.numbers import Numbers
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.recorded import view_recorded

@@ -8,7 +8,7 @@ from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
-from ddpdoctor.report.html.calls import COLUMNS_SHOWN, LANES_SHOWN
+from ddpdoctor.report.html.call_lanes import COLUMNS_SHOWN, LANES_SHOWN
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.stacks import FORKS_SHOWN
 from ddpdoctor.report.html.standstill import view_standstill

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor.judge.finding import CONFIDENCES
 from ddpdoctor.report import RenderOptions, Report

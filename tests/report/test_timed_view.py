@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
+from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.overlap import view_overlaps
 from ddpdoctor.report.html.timed import TimedView, view_timed

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.training import StepLook, Training
+from ddpdoctor.evidence.training.fingerprints import StepLook, Training
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.trained import view_trained
 from ddpdoctor.testing import make_world

@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
+from ddpdoctor.source.files.reading import parse_script
 from ddpdoctor.source.fixes import Refused, Wanted, correct, is_correctable
-from ddpdoctor.source.reading import parse_script
 
 
 def wanted(text: bytes, rule: str, name: str, **details: str) -> list[Wanted]:

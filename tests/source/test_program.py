@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.cli.running.foreseeing import find_script
-from ddpdoctor.source.program import read_program
+from ddpdoctor.source.own_imports import read_program
 from ddpdoctor.watch.commandline import Split
 
 

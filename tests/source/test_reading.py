@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.source.enclosing import MOST_BYTES
+from ddpdoctor.source.files.enclosing import MOST_BYTES
+from ddpdoctor.source.files.reading import find_files
 from ddpdoctor.source.gather import read_sources
-from ddpdoctor.source.reading import find_files
 from tests.lint.judging import RULES
 
 

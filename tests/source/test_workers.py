@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from ddpdoctor.source.files.reading import parse_script
+from ddpdoctor.source.files.workers import count_workers, no_collection, share_work
 from ddpdoctor.source.gather import judge_scripts
-from ddpdoctor.source.reading import parse_script
-from ddpdoctor.source.workers import count_workers, no_collection, share_work
 from tests.lint.judging import RULES
 
 HELPER = b"import torch.distributed as dist\ndef total(x):\n    dist.all_reduce(x)\n"

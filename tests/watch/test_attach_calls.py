@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.watch.attach.calls import find_call
 from ddpdoctor.watch.attach.sleep import read_sleep
+from ddpdoctor.watch.attach.stack_calls import find_call
 from ddpdoctor.watch.readers.records import Shortener
 from tests.watch.launching import wait_for
 

@@ -54,6 +54,48 @@ SUMS = (
 """
 )
 
+RESTS = (
+    CLOCKS
+    + """
+    from ddpdoctor_watch.training import gradients
+
+    def run(steps, scale):
+        noted = []
+        for _ in range(steps):
+            gradients.note_backward(False)
+            noted.append(not gradients._busy)
+            for phase, took in ((stopwatch.FORWARD, 3000), (stopwatch.OTHER, 1000)):
+                stopwatch.enter(phase); now[0] += scale * took
+            ddp.reducing = True
+            clocks.begin_backward(); now[0] += scale * 6000
+            clocks.end_step(1)
+        return noted
+
+    assert all(run(3 + 1039, 100))  # one millisecond each: the first steps are all measured
+    taken = run(1600 + 1, 100)[1:]
+    assert sum(taken) == 100 and all(sum(taken[at : at + 16]) == 1 for at in range(0, 1600, 16)), taken
+    assert len({taken[at : at + 16].index(True) for at in range(0, 1600, 16)}) == 16  # not evenly
+    assert all(run(16, 2000)[1:])  # twenty milliseconds
+    assert sum(run(160, 1000)[32:]) == 64  # ten
+    steps = state.steps
+    assert steps == sum(each.count for each in state.columns) == 1039 + 1601 + 16 + 160
+    assert all(each.first <= each.sampled < each.first + state.width and each.met for each in state.columns[:-1])
+    short = [each for each in state.columns if 1100 < each.first and each.first + state.width < 2600]
+    assert len(short) > 10
+    for each in short:  # what one step took counts for those beside it
+        assert each.spent[stopwatch.FORWARD] == 300_000 * each.count, each.spent
+        assert each.spent[stopwatch.BACKWARD] == 600_000 * each.count, each.spent
+        assert each.reduced == each.count
+    print("rested", stopwatch.state.resting != 0)
+    rank, = {stopwatch.state.thread, stopwatch.state.resting} - {0, -1}
+    import threading
+    other = threading.Thread(target=lambda: (stopwatch.wake(), clocks.end_step(1)))
+    before = stopwatch.state.thread
+    other.start(); other.join()
+    assert stopwatch.state.thread == before and state.steps == steps
+"""
+)
+
 CLOSERS = (
     CLOCKS
     + """
@@ -148,6 +190,12 @@ TRAIN = """
 
 
 @pytest.mark.long
+def test_of_short_steps_some_are_measured_and_count_for_all(tmp_path: Path) -> None:
+    done = python(tmp_path, START + RESTS)
+    assert done.returncode == 0, done.stderr
+    assert "rested" in done.stdout
+
+
 def test_steps_are_summed_in_columns_that_grow_wider(tmp_path: Path) -> None:
     done = python(tmp_path, START + SUMS)
     assert not done.returncode, done.stderr

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.loads import EmptyLoad
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
+from ddpdoctor.evidence.training.loads import EmptyLoad
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor.watch.readers.loads import fold_loads
 from ddpdoctor.watch.readers.records import Shortener

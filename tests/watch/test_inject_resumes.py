@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.loads import FreshOptimizer
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
+from ddpdoctor.evidence.training.loads import FreshOptimizer
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.resumes import fold_resumes

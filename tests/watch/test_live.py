@@ -28,7 +28,7 @@ from ddpdoctor.watch.live.policy import Policy, Ruling
 from ddpdoctor.watch.readers.rings import Ring, Row
 from ddpdoctor.watch.rundir import RunDirectory
 from ddpdoctor.watch.view.live_view import LiveView
-from ddpdoctor.watch.view.progress import (
+from ddpdoctor.watch.view.rank_progress import (
     BETWEEN,
     ENDED,
     GONE,

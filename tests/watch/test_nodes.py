@@ -19,9 +19,8 @@ from ddpdoctor.evidence.members import JobNode
 from ddpdoctor.evidence.nodes import BY_NODE, join_evidence
 from ddpdoctor.evidence.sockets import Connection, NodeNetwork
 from ddpdoctor.evidence.standstill import Standstill
-from ddpdoctor.evidence.training import EpochLook, StepLook, Training
+from ddpdoctor.evidence.training.fingerprints import EpochLook, StepLook, Training
 from ddpdoctor.watch.commandline import Split
-from ddpdoctor.watch.companions import Companions, Guard
 from ddpdoctor.watch.launch.desk import ADDRESS, Desk
 from ddpdoctor.watch.live.memory import MemoryWatch
 from ddpdoctor.watch.nodes.parcels import PARCEL_BYTES, pack
@@ -31,6 +30,7 @@ from ddpdoctor.watch.nodes.sums import (
     find_head,
     read_members,
 )
+from ddpdoctor.watch.run_companions import Companions, Guard
 from ddpdoctor.watch.rundir import RunDirectory, make_run_directory
 
 LAUNCHER = 100

@@ -13,7 +13,7 @@ from pathlib import Path
 from ddpdoctor.facts.wire import COUNT_AT, FORWARD, HEADER, MAGIC, OTHER, POINT_TO_POINT, RAISED
 from ddpdoctor.text.paper import Paper
 from ddpdoctor.watch.readers.rings import HEAD, RECORD, Row
-from ddpdoctor.watch.view.progress import (
+from ddpdoctor.watch.view.rank_progress import (
     BETWEEN,
     GONE,
     IN_CALL,

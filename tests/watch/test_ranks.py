@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.watch.live import ranks
+from ddpdoctor.watch.live import rank_rings
 from ddpdoctor.watch.live.look import TICKS, Pulse
-from ddpdoctor.watch.live.ranks import choose_job
+from ddpdoctor.watch.live.rank_rings import choose_job
 from ddpdoctor.watch.readers.rings import Ring
 
 
@@ -17,7 +17,7 @@ from ddpdoctor.watch.readers.rings import Ring
 def dead(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Ids of processes that are gone; all others live."""
     gone: set[int] = set()
-    monkeypatch.setattr(ranks, "read_pulse", lambda pid, ticks: Pulse(pid not in gone))
+    monkeypatch.setattr(rank_rings, "read_pulse", lambda pid, ticks: Pulse(pid not in gone))
     return gone
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.timing import BACKWARD, DATA, RankTimes, Timing
+from ddpdoctor.evidence.training.timing import BACKWARD, DATA, RankTimes, Timing
 from ddpdoctor.facts.training_rows import choose_sampled
 from ddpdoctor.watch.readers.timing import fold_timing
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.slimming import Slimmer
 from ddpdoctor.watch.readers.training import TrainingReader

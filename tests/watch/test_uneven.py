@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.judge import Registry
 from ddpdoctor.watch.live import uneven
 from ddpdoctor.watch.live.judging import judge_loaders

@@ -6,35 +6,36 @@ says why.
 """
 
 # In the order in which reports show the rows.
-from ddpdoctor_checks.training.buffers import find_batch_norm, find_buffers
-from ddpdoctor_checks.training.companions import find_companions
-from ddpdoctor_checks.training.counts import find_skipped
-from ddpdoctor_checks.training.draws import find_draws_repeated
-from ddpdoctor_checks.training.parted_replicas import find_parted
-from ddpdoctor_checks.training.resumes import find_fresh_optimizers
+from ddpdoctor_checks.training.data.draws import find_draws_repeated
+from ddpdoctor_checks.training.files.resumes import find_fresh_optimizers
+from ddpdoctor_checks.training.replicas.buffers import find_batch_norm, find_buffers
+from ddpdoctor_checks.training.replicas.companions import find_companions
+from ddpdoctor_checks.training.replicas.counts import find_skipped
+from ddpdoctor_checks.training.replicas.parted import find_parted
 
 # isort: split
 from ddpdoctor_checks.training.lost_gradients import find_gathered
 
 # isort: split
-from ddpdoctor_checks.training.loads import find_empty_loads
-from ddpdoctor_checks.training.numerics import find_nonfinite, find_scalers
-from ddpdoctor_checks.training.races import (
+from ddpdoctor_checks.training.data.repeats import find_epoch_unset, find_unsharded
+from ddpdoctor_checks.training.files.loads import find_empty_loads
+from ddpdoctor_checks.training.files.races import (
     find_checkpoint_raced,
     find_checkpoint_read_early,
     find_directories_raced,
     find_download_raced,
 )
-from ddpdoctor_checks.training.repeats import find_epoch_unset, find_unsharded
+from ddpdoctor_checks.training.numerics import find_nonfinite, find_scalers
 
 # isort: split
-from ddpdoctor_checks.training.data_shares import (
+from ddpdoctor_checks.training.data.model_peers import find_model_peers_apart
+from ddpdoctor_checks.training.data.shares import (
     find_evaluation_padded,
     find_sampler_differs,
     find_split_differs,
     find_uneven_loaders,
 )
-from ddpdoctor_checks.training.model_peers import find_model_peers_apart
+from ddpdoctor_checks.training.reference.against import find_reference_differs
 from ddpdoctor_checks.training.searches import find_search
 from ddpdoctor_checks.training.shard_norms import find_scaled_apart
 from ddpdoctor_checks.training.sharded import find_loss_uneven, find_roles_wrong, find_sync_left_off
@@ -63,6 +64,7 @@ __all__ = [
     "find_nonfinite",
     "find_parted",
     "find_redundant",
+    "find_reference_differs",
     "find_roles_wrong",
     "find_sampler_differs",
     "find_scaled_apart",

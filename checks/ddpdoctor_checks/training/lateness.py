@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.timing import DATA, FORWARD, OPTIMIZER, OTHER, STARTING, RankTimes, Timing, compare
+from ddpdoctor.evidence.training.timing import (
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    STARTING,
+    RankTimes,
+    Timing,
+    compare,
+)
 
 FEWEST_STEPS = 20
 """That were timed."""

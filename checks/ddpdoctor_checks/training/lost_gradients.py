@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.syncs import Gathered
+from ddpdoctor.evidence.training.syncs import Gathered
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
-from ddpdoctor_checks.training.parted_replicas import NEEDS
+from ddpdoctor_checks.training.replicas.parted import NEEDS
 
 UNSAID = "gathered tensors: "
 """How a rank begins to say why it did not look."""

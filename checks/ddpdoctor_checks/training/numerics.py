@@ -10,7 +10,7 @@ from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import choose_form, find_odd, format_number, join_words, name_set
-from ddpdoctor_checks.training.parted_replicas import NEEDS
+from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.spoilers import Origin, Scales, find_origin, find_scales
 
 _FEW = 8
@@ -85,6 +85,12 @@ _GRADIENT_FIXES = (
 )
 
 
+_SAMPLED = (
+    "; or from the gradient of one rank in a step before, which was not sampled: of steps this short one in up to "
+    "16 is (with --watch-level deep all are)"
+)
+
+
 def _tell_everywhere(origin: Origin) -> Finding:
     look = origin.look
     what = "gradients" if look.what == "gradient" else "losses"
@@ -93,7 +99,7 @@ def _tell_everywhere(origin: Origin) -> Finding:
         if what == "gradients"
         else (
             "it comes from what they have in common, the "
-            f"parameters{'' if look.backward > 1 else ' or the data'}."
+            f"parameters{'' if look.backward > 1 else ' or the data'}{_SAMPLED if origin.sampled else ''}."
         )
     )
     return Finding(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.syncs import SearchLook
-from ddpdoctor.evidence.training import WrapperSetup
+from ddpdoctor.evidence.training.fingerprints import WrapperSetup
+from ddpdoctor.evidence.training.syncs import SearchLook
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import choose_form, count_of, format_milliseconds
-from ddpdoctor_checks.training.parted_replicas import NEEDS
+from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, name_model
 
 FEWEST_SEARCHES = 4

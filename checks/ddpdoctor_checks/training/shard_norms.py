@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.joined_training import join_optimizers
 from ddpdoctor.evidence.layout import Layout
-from ddpdoctor.evidence.training import OptimizerSetup, StepLook
+from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook
+from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
-from ddpdoctor_checks.training.parted_replicas import NEEDS
+from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import find_layout
 
 APART = 0.05

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.timing import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, RankTimes
+from ddpdoctor.evidence.training.timing import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, RankTimes
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
@@ -22,7 +22,7 @@ from ddpdoctor_checks.training.lateness import (
     find_step,
     list_times,
 )
-from ddpdoctor_checks.training.parted_replicas import NEEDS
+from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import list_wrappers
 
 LOADER_SHARE, LOADER_SHARE_GPU, LOADER_S = 0.4, 0.8, 0.005

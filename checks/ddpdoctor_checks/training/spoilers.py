@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.numerics import LossLook, ScaleLook
+from ddpdoctor.evidence.training.numerics import LossLook, ScaleLook
 from ddpdoctor_checks.training.wrappers import list_wrappers
+
+_UNTRIED = 16
+"""Backwards whose gradients may be unread in any job: which are looked at is chosen in the first few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Origin:
     """All ranks made as many backwards, as far as is known."""
     passing: bool = False
     """It was finite again in the next backward, which went into the same step of the optimizer."""
+    sampled: bool = False
+    """Gradients were looked at in some backwards only: steps are short (clocks.py of ``ddpdoctor_watch``)."""
 
     @property
     def everywhere(self) -> bool:
@@ -81,6 +86,7 @@ def find_origin(evidence: Evidence) -> Origin | None:
         ),
         first_after=min((by_rank[rank].backward for rank in spread), default=0),
         aligned=len(totals) == 1 and set(by_rank) <= set(reading),
+        sampled=any(0 < each.gradients < each.backwards - _UNTRIED for each in counts),
     )
     return _find_passing(origin, looks) if origin.everywhere and _accumulates(evidence) else origin
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.syncs import PaceLook, Replicated, Unenclosed
+from ddpdoctor.evidence.training.syncs import PaceLook, Replicated, Unenclosed
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
-from ddpdoctor_checks.training.parted_replicas import NEEDS
+from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, name_model
 
 FEWEST_LOOKS = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.joined_training import join_optimizers
 from ddpdoctor.evidence.layout import Layout, join_layouts
-from ddpdoctor.evidence.training import OptimizerSetup, WrapperSetup
+from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, WrapperSetup
+from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.facts import strategies
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ddpdoctor.aftermath.joining.nodes import name_by_paths
+from ddpdoctor.aftermath.joining.file_nodes import name_by_paths
 from ddpdoctor.aftermath.parts import Log
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.job import TextMatch

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddpdoctor.aftermath.joining.file_nodes import separate_hosts
 from ddpdoctor.aftermath.joining.hosts import Hosts
-from ddpdoctor.aftermath.joining.nodes import separate_hosts
 from ddpdoctor.aftermath.joining.raised import add_error_files, add_launchers
 from ddpdoctor.aftermath.joining.timeline import make_timeline
 from ddpdoctor.aftermath.joining.whose import (

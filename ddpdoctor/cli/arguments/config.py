@@ -9,7 +9,7 @@ from typing import Any
 from ddpdoctor.cli.arguments.parsing import Parser, build_parser
 from ddpdoctor.cli.commands import COMMANDS, load_command
 from ddpdoctor.errors import UsageError
-from ddpdoctor.source.patterns import find_pyproject
+from ddpdoctor.source.files.patterns import find_pyproject
 from ddpdoctor.text.suggest import closest
 
 TABLE = "tool.ddpdoctor"

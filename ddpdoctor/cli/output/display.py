@@ -51,7 +51,7 @@ def _is_shown(stream: TextIO) -> bool:
     """
     if "OMPI_COMM_WORLD_RANK" not in os.environ:
         return True
-    from ddpdoctor.gather.processes import list_ancestors, read_command
+    from ddpdoctor.gather.process_state import list_ancestors, read_command
 
     number = 2 if stream is sys.stderr else 1
     for pid in list_ancestors():

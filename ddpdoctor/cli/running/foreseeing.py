@@ -64,7 +64,7 @@ class Foresight:
 
     def join(self, report: Report) -> Report:
         """Return the report of the job with what the source says of its findings."""
-        from ddpdoctor.judge.joining import find_foreseen, join_source
+        from ddpdoctor.judge.source_lines import find_foreseen, join_source
 
         self._over.set()
         if self._thread is not None:
@@ -109,7 +109,7 @@ def lint_program(script: Path, root: Path, plugins: Plugins) -> tuple[list[Findi
     from ddpdoctor.judge.runner import run_checks
     from ddpdoctor.judge.suppression import Suppressor
     from ddpdoctor.source.gather import judge_scripts
-    from ddpdoctor.source.program import read_program
+    from ddpdoctor.source.own_imports import read_program
     from ddpdoctor.source.rules import FAILED
 
     sources = judge_scripts(read_program(script, root), plugins.checks.lint_rules)

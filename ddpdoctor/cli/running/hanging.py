@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ddpdoctor.cli.running.together import Together
     from ddpdoctor.evidence.collectives import CallLog
-    from ddpdoctor.evidence.training import Training
+    from ddpdoctor.evidence.training.fingerprints import Training
     from ddpdoctor.judge.registry import Registry
     from ddpdoctor.watch.live.asking import Reception
     from ddpdoctor.watch.live.comparing import CallWatch

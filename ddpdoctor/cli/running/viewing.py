@@ -88,7 +88,7 @@ def _make_view(
 
     from ddpdoctor.cli.output.display import Display, complain
     from ddpdoctor.watch.view.live_view import LiveView
-    from ddpdoctor.watch.view.progress import ProgressReader
+    from ddpdoctor.watch.view.rank_progress import ProgressReader
     from ddpdoctor.watch.view.screen import Screen
 
     stream = sys.stderr if descriptor == 2 else sys.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from ddpdoctor.evidence.facts import Interface
-from ddpdoctor.gather.network.names import look_up
+from ddpdoctor.gather.network.dns import look_up
 
 LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddpdoctor.evidence.sockets import LinkState
-from ddpdoctor.gather.network.sockets import PROC, read_end, read_rows
+from ddpdoctor.gather.network.listeners import PROC, read_end, read_rows
 
 T = TypeVar("T")
 

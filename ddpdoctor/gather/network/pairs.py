@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import psutil
 
 from ddpdoctor.evidence.network import Link
+from ddpdoctor.gather.network.dns import look_up
 from ddpdoctor.gather.network.interfaces import holder_of, list_interfaces
-from ddpdoctor.gather.network.names import look_up
 
 LARGE_SIZES = (1 << 10, 8 << 10, 64 << 10, 1 << 20)
 """Bytes pushed in one burst each: 1 KiB fits any path MTU in use, 8 KiB fills whole Ethernet segments (MTU

@@ -9,8 +9,14 @@ import socket
 from pathlib import Path
 
 from ddpdoctor.evidence.network import PortProbe
-from ddpdoctor.gather.network.names import look_up
-from ddpdoctor.gather.network.sockets import PROC, command_of, connected_inodes, find_holder, listening_inodes
+from ddpdoctor.gather.network.dns import look_up
+from ddpdoctor.gather.network.listeners import (
+    PROC,
+    command_of,
+    connected_inodes,
+    find_holder,
+    listening_inodes,
+)
 
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _UNASSIGNABLE = frozenset({errno.EADDRNOTAVAIL, errno.ENODEV})

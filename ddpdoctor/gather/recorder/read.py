@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.evidence.collectives import CallLog, CallTable, ProcessGroup, RankCalls
-from ddpdoctor.gather.files import UNREADABLE, open_log, read_some
+from ddpdoctor.gather.opening import UNREADABLE, open_log, read_some
 from ddpdoctor.gather.recorder.pickles import NotPlain, read_pickle
 from ddpdoctor.gather.recorder.rows import LARGEST_RANK, Rows
 

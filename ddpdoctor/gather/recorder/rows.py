@@ -14,7 +14,7 @@ from typing import Any
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.collectives import RETIRED, UNKNOWN, CallTable, RankCalls, RecordedCall, Shapes
 from ddpdoctor.evidence.collectives import STATES as STATE_NAMES
-from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.facts.collectives import OPERATION_OF_BACKENDS
 
 MOST_ROWS = 1_000_000

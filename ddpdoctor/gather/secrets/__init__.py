@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from ddpdoctor.gather.secrets.addresses import find_addresses
-from ddpdoctor.gather.secrets.commands import find_in_commands
+from ddpdoctor.gather.secrets.command_lines import find_in_commands
 from ddpdoctor.gather.secrets.fields import find_fields
 from ddpdoctor.gather.secrets.known import find_known
 from ddpdoctor.gather.secrets.shapes import continues, extend, find_keys, find_runs, find_tokens

@@ -26,7 +26,7 @@ from ddpdoctor.launch.meeting.addresses import reachable_address
 from ddpdoctor.launch.meeting.entry import Entry
 from ddpdoctor.launch.meeting.exchange import Exchange
 from ddpdoctor.launch.meeting.layout import arrange_ranks, identify_machine
-from ddpdoctor.launch.meeting.paths import choose_launch, resolve_peers, try_paths
+from ddpdoctor.launch.meeting.node_paths import choose_launch, resolve_peers, try_paths
 from ddpdoctor.launch.meeting.store import (
     POLL_S,
     STORE_TIMEOUT_S,

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.probes.backends import probe_backends
-from ddpdoctor.launch.probes.bandwidth import probe_bandwidth
+from ddpdoctor.launch.probes.bandwidth.pairs import probe_pairs
+from ddpdoctor.launch.probes.bandwidth.sweep import probe_bandwidth
 from ddpdoctor.launch.probes.base import ProbeError
 from ddpdoctor.launch.probes.collectives import probe_collectives
 from ddpdoctor.launch.probes.ddp import probe_ddp
 from ddpdoctor.launch.probes.initialisation import probe_initialisation
-from ddpdoctor.launch.probes.model import probe_model
-from ddpdoctor.launch.probes.pairs import probe_pairs
+from ddpdoctor.launch.probes.model.probe import probe_model
 from ddpdoctor.launch.probes.strategies import probe_strategies
 
 PROBES: dict[str, list[Callable[[RankContext], None]]] = {

@@ -15,10 +15,10 @@ from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, agree_on_all, word_exception
 from ddpdoctor.launch.probes.collectives import compare_outcome
+from ddpdoctor.launch.probes.exact_values import make_input, make_result
 from ddpdoctor.launch.probes.facts import read_nccl_version
 from ddpdoctor.launch.probes.groups import leave_group
 from ddpdoctor.launch.probes.operations import Outcome
-from ddpdoctor.launch.probes.values import make_input, make_result
 
 BACKENDS: dict[str, tuple[str, ...]] = {
     "gloo": ("cpu",),

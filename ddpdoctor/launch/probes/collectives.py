@@ -10,7 +10,7 @@ What is tried (a *case* is an operation, a type, a size and a reduction):
   have shown in a small world.
 
 A large world thus takes fewer cases, never fewer operations. Above 8 ranks gloo's reduce_scatter of a list is
-tried in the sub-group only, see `COSTLY_REDUCE_SCATTER`. See `ddpdoctor.launch.probes.values` for the
+tried in the sub-group only, see `COSTLY_REDUCE_SCATTER`. See `ddpdoctor.launch.probes.exact_values` for the
 numbers that are sent and why they are exact.
 """
 
@@ -26,10 +26,10 @@ from ddpdoctor.evidence import CollectiveCase, RankMessage, RankSet
 from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, find_refusal, word_exception
+from ddpdoctor.launch.probes.exact_values import allowed_error
 from ddpdoctor.launch.probes.groups import leave_group
 from ddpdoctor.launch.probes.operations import RUNNERS, Arena, Outcome, Spec
 from ddpdoctor.launch.probes.sharing import share_machine
-from ddpdoctor.launch.probes.values import allowed_error
 
 SMALL_WORLD = 16
 """Up to this many ranks all types are tried: at 16 ranks on 2 cores that is still under 3 s on gloo."""

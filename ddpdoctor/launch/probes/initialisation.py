@@ -15,10 +15,10 @@ from ddpdoctor.launch.context import RankContext
 from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import ProbeError, word_exception
 from ddpdoctor.launch.probes.collectives import compare_outcome
+from ddpdoctor.launch.probes.exact_values import make_input, make_result
 from ddpdoctor.launch.probes.groups import leave_group
 from ddpdoctor.launch.probes.operations import Outcome
 from ddpdoctor.launch.probes.sharing import find_common_directory
-from ddpdoctor.launch.probes.values import make_input, make_result
 
 FILE = "init-file"
 COUNT = 101

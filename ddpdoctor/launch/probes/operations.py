@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddpdoctor.launch.probes.values import get_reduction, make_input, make_pattern, make_result
+from ddpdoctor.launch.probes.exact_values import get_reduction, make_input, make_pattern, make_result
 
 
 @dataclass(frozen=True, slots=True)

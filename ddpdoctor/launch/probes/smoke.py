@@ -14,7 +14,7 @@ import torch
 from ddpdoctor.evidence import SmokeResult
 from ddpdoctor.launch.defects import pass_defect
 from ddpdoctor.launch.probes.base import word_exception
-from ddpdoctor.launch.probes.values import make_pattern
+from ddpdoctor.launch.probes.exact_values import make_pattern
 
 SIDE = 256
 """Rows of the matrices: several tiles of every GPU's multiply kernel, 17 million multiplications."""

@@ -7,7 +7,7 @@ import signal
 from ddpdoctor.evidence import RankExit, RankSet
 from ddpdoctor.launch.agent import agent_log
 from ddpdoctor.launch.traces import keep_last_words
-from ddpdoctor.launch.world.ranks import RankState
+from ddpdoctor.launch.world.rank_states import RankState
 from ddpdoctor.launch.world.state import Ending, World
 
 FAILED_GRACE_S = 2.0

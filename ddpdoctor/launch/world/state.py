@@ -11,7 +11,7 @@ from typing import Any
 from ddpdoctor.evidence import Library, RankExit
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.traces import keep_last_words
-from ddpdoctor.launch.world.ranks import RankState
+from ddpdoctor.launch.world.rank_states import RankState
 
 WORLD_STAGES = ("rendezvous", "backends", "collectives", "ddp", "bandwidth", "strategies")
 

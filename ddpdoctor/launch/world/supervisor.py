@@ -28,7 +28,7 @@ from ddpdoctor.launch.server import TorchServer
 from ddpdoctor.launch.traces import keep_stacks
 from ddpdoctor.launch.wire import EventReader
 from ddpdoctor.launch.world.endings import end_by_timeout, find_broken, find_gone, find_late, is_out_of_time
-from ddpdoctor.launch.world.ranks import RankState
+from ddpdoctor.launch.world.rank_states import RankState
 from ddpdoctor.launch.world.state import Ending, World
 from ddpdoctor.watch.live.stacks import merge_stacks, name_problem, take_stacks
 

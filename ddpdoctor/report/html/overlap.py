@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.evidence.timing import RankTimes, Timing
+from ddpdoctor.evidence.training.timing import RankTimes, Timing
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.svg import Drawing
 from ddpdoctor.report.words import count, format_bytes, format_seconds

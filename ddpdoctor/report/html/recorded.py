@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, CallLog, RankCalls
 from ddpdoctor.evidence.standstill import Call, Stand
-from ddpdoctor.report.html.calls import ROWS_SHOWN, TableView, Timeline, draw_timeline, make_table
+from ddpdoctor.report.html.call_lanes import ROWS_SHOWN, TableView, Timeline, draw_timeline, make_table
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.stacktree import is_foreign
 

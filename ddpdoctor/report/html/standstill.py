@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.native import leave_interpreter, name_native, telling_frame
 from ddpdoctor.evidence.standstill import Stand, last_looks
-from ddpdoctor.report.html.calls import (
+from ddpdoctor.report.html.call_lanes import (
     TableView,
     Timeline,
     draw_timeline,

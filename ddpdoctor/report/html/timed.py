@@ -10,7 +10,7 @@ from statistics import median
 from markupsafe import Markup
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.timing import (
+from ddpdoctor.evidence.training.timing import (
     BACKWARD,
     CALLS,
     DATA,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.training import EpochLook, StepLook, TensorLook
+from ddpdoctor.evidence.training.fingerprints import EpochLook, StepLook, TensorLook
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.words import format_ranks, format_share
 

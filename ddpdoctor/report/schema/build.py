@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.judge.finding import CONFIDENCES, ROLES, SEVERITIES, STATES, SUPPRESSORS
 from ddpdoctor.report.model import MEASURED, SCHEMA
 from ddpdoctor.report.schema import SCHEMA_FILE

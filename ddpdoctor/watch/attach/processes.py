@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.gather.launcher import Detected, detect_launcher
-from ddpdoctor.gather.network.sockets import PROC, process_ids
+from ddpdoctor.gather.network.listeners import PROC, process_ids
 from ddpdoctor.gather.variables import allowed_variables
 
 LAUNCHERS = frozenset(

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.evidence.standstill import BUSY_SHARE, Stand, Standstill
-from ddpdoctor.gather.network.sockets import open_targets
-from ddpdoctor.watch.attach.calls import find_call
+from ddpdoctor.gather.network.listeners import open_targets
 from ddpdoctor.watch.attach.jobs import FoundJob
 from ddpdoctor.watch.attach.sleep import read_sleep
+from ddpdoctor.watch.attach.stack_calls import find_call
 from ddpdoctor.watch.live.look import Looker
 from ddpdoctor.watch.live.stacks import take_stacks
 from ddpdoctor.watch.readers.rings import Ring, find_rings

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from ddpdoctor.gather.network.sockets import PROC
-from ddpdoctor.gather.processes import CPU, read_stat
+from ddpdoctor.gather.network.listeners import PROC
+from ddpdoctor.gather.process_state import CPU, read_stat
 
 
 def read_sleep(pids: Iterable[int], proc: Path = PROC) -> dict[int, float]:

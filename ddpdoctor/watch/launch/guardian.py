@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddpdoctor.gather.processes import STARTED, read_stat
+from ddpdoctor.gather.process_state import STARTED, read_stat
 
 GROUP_S = 0.05
 """How long after a signal of ours the witness may get its own: who kills one process after the other (systemd, Slurm)

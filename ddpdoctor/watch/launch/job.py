@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.evidence.job import REQUESTS, Moment
 from ddpdoctor.watch.commandline import Split
-from ddpdoctor.watch.companions import Companions, Guard
 from ddpdoctor.watch.launch.clusters import ClusterWatch
 from ddpdoctor.watch.launch.desk import Desk
 from ddpdoctor.watch.launch.guardian import Guardian, Witness
@@ -29,6 +28,7 @@ from ddpdoctor.watch.launch.signals import Heard, SignalWait
 from ddpdoctor.watch.launch.waiting import RendezvousWatch
 from ddpdoctor.watch.live.asking import Reception
 from ddpdoctor.watch.live.memory import MemoryWatch
+from ddpdoctor.watch.run_companions import Companions, Guard
 from ddpdoctor.watch.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class Company:
     """The same for the lengths of their loaders."""
     viewing: Callable[[MemoryWatch, Monitor | None], LiveView | None] | None = None
     """Makes what shows the ranks on the terminal."""
+    enough: Callable[[], bool] | None = None
+    """Whether all that a run was made for has been seen; it is ended then."""
 
 
 def run_job(
@@ -289,7 +291,11 @@ class _Job:
         """Keep to the limit of time, and end a job that stands still; return whether that is begun here."""
         if self._limit is None:
             return False
-        begun = self._monitor is not None and self._monitor.ending is not None and not stopped
+        enough = self._company.enough
+        begun = not stopped and (
+            (self._monitor is not None and self._monitor.ending is not None)
+            or (enough is not None and enough())
+        )
         if begun:
             self._limit.end_now()
         self._limit.enforce()

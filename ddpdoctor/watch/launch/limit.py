@@ -11,7 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from ddpdoctor.gather.processes import STARTED, read_stat
+from ddpdoctor.gather.process_state import STARTED, read_stat
 
 GRACE_S = 45.0
 """How long a job that was told to end may take: torchrun itself gives its ranks 30 s (--shutdown-timeout)."""

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.watch.companions import MOST_LOST, end_thread
 from ddpdoctor.watch.keeping import create_below
+from ddpdoctor.watch.run_companions import MOST_LOST, end_thread
 
 if TYPE_CHECKING:
     from ddpdoctor.watch.view.screen import Screen

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ddpdoctor.gather.network.sockets import Connection, list_connections, open_targets, socket_inodes
+from ddpdoctor.gather.network.listeners import Connection, list_connections, open_targets, socket_inodes
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.commandline import Split, find_torchrun, read_torchrun
 

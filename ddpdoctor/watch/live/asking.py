@@ -20,7 +20,7 @@ from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.keeping import write_below
 from ddpdoctor.watch.listening import Listener
 from ddpdoctor.watch.live.look import Looker
-from ddpdoctor.watch.live.ranks import RankFinder
+from ddpdoctor.watch.live.rank_rings import RankFinder
 from ddpdoctor.watch.live.recorders import Recorders
 from ddpdoctor.watch.live.stillness import read_node
 from ddpdoctor.watch.rundir import RunDirectory

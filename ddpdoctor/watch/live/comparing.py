@@ -16,13 +16,13 @@ from pathlib import Path
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.collectives import COMPLETED, RING, CallLog, CallTable, RankCalls, RecordedCall
-from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.facts.wire import OTHER, POINT_TO_POINT
 from ddpdoctor.source import find_conditions
-from ddpdoctor.watch.companions import end_thread
-from ddpdoctor.watch.live.ranks import RankFinder
+from ddpdoctor.watch.live.rank_rings import RankFinder
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.rings import Ring, Row
+from ddpdoctor.watch.run_companions import end_thread
 
 TICK_S = 2.0
 """Between two looks: a ring of 4,096 calls holds them for that long at 2,000 calls a second."""

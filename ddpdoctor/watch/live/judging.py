@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpdoctor.evidence import Evidence, Launch
 from ddpdoctor.evidence.collectives import CallLog
 from ddpdoctor.evidence.standstill import Standstill
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.judge.finding import Finding
 from ddpdoctor.judge.registry import Registry
 from ddpdoctor.judge.runner import run_checks

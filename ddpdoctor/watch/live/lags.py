@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from ddpdoctor.evidence.timing import compare
+from ddpdoctor.evidence.training.timing import compare
 from ddpdoctor.facts.wire import FORWARD, OTHER, POINT_TO_POINT
 from ddpdoctor.watch.readers.rings import Ring, Row
 

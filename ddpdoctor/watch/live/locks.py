@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpdoctor.evidence.standstill import FileLock
-from ddpdoctor.gather.network.sockets import PROC
+from ddpdoctor.gather.network.listeners import PROC
 from ddpdoctor.gather.scrub import scrub_paths
 
 MOST_LOCKS = 4

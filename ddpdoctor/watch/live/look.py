@@ -15,7 +15,7 @@ from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Call, ChildStand, FileLock, Stand, Standstill
 from ddpdoctor.facts.wire import RAISED
-from ddpdoctor.gather.processes import STARTED, STATE, SYSTEM_TIME, USER_TIME, read_stat
+from ddpdoctor.gather.process_state import STARTED, STATE, SYSTEM_TIME, USER_TIME, read_stat
 from ddpdoctor.gather.scrub import scrub, scrub_argv
 from ddpdoctor.source import find_conditions
 from ddpdoctor.watch.live import network

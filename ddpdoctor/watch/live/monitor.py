@@ -15,18 +15,18 @@ from ddpdoctor.evidence.codec import encode
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.facts.wire import ENDED
-from ddpdoctor.watch.companions import end_thread
 from ddpdoctor.watch.keeping import write_below
 from ddpdoctor.watch.live.glances import TICK_S, GlanceReader, choose_stall
 from ddpdoctor.watch.live.look import Looker, read_pulse
 from ddpdoctor.watch.live.native import Insight
 from ddpdoctor.watch.live.pace import Glance, Pace
 from ddpdoctor.watch.live.policy import Policy, Ruling
-from ddpdoctor.watch.live.ranks import RankFinder
+from ddpdoctor.watch.live.rank_rings import RankFinder
 from ddpdoctor.watch.live.ras import ask_ras
 from ddpdoctor.watch.live.recorders import Recorders
 from ddpdoctor.watch.live.stillness import Exchange, read_node
 from ddpdoctor.watch.live.suspicion import Marks, Suspicion, mark, went_on
+from ddpdoctor.watch.run_companions import end_thread
 
 SAMPLES_S = 0.7
 """Between the two samples of a look."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.evidence.sockets import Connection, LinkState, NodeNetwork
+from ddpdoctor.gather.network.listeners import open_targets, socket_inodes
 from ddpdoctor.gather.network.netlink import (
     TcpSocket,
     in_network_of,
@@ -15,8 +16,7 @@ from ddpdoctor.gather.network.netlink import (
     list_tcp,
     list_tcp_from_proc,
 )
-from ddpdoctor.gather.network.sockets import open_targets, socket_inodes
-from ddpdoctor.gather.processes import PARENT, read_stat
+from ddpdoctor.gather.process_state import PARENT, read_stat
 
 MOST_CONNECTIONS = 1024
 """Of one node that are kept, a third of a megabyte in a look: those on which something waits first, then those to other

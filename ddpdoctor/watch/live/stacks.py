@@ -15,7 +15,7 @@ from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet, StackClass
 from ddpdoctor.facts.ownership import TORCH, USER
-from ddpdoctor.gather.processes import read_stat
+from ddpdoctor.gather.process_state import read_stat
 
 DUMP_LIMIT_S = 10.0
 """py-spy answers in 12-26 ms; 10 s means that the process cannot be read."""

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.facts.events import AnyEvent
 from ddpdoctor.gather.regular import open_regular
-from ddpdoctor.watch.companions import end_thread
-from ddpdoctor.watch.live.ranks import RankFinder
+from ddpdoctor.watch.live.rank_rings import RankFinder
 from ddpdoctor.watch.readers.events import read_events
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.rings import Ring
 from ddpdoctor.watch.readers.training import TrainingReader
+from ddpdoctor.watch.run_companions import end_thread
 
 TICK_S = 2.0
 KINDS = (b'"event":"loader"', b'"event":"batch"', b'"event":"tensors"')

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.shares import Share
+from ddpdoctor.evidence.training.shares import Share
 
 K = TypeVar("K", bound=Hashable)
 Prints = dict[str, tuple[list[int], float | None]]

@@ -22,10 +22,10 @@ from ddpdoctor.evidence.job import (
 )
 from ddpdoctor.evidence.rounds import tell_rounds
 from ddpdoctor.evidence.standstill import Stand, Standstill
-from ddpdoctor.evidence.training import Training
+from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.facts import training_events
 from ddpdoctor.facts.events import AnyEvent, ChildExit, ExceptionEvent, ExitCall, WrapperError
-from ddpdoctor.gather.logs import read_last_words
+from ddpdoctor.gather.log_tail import read_last_words
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.gather.scrub import scrub
 from ddpdoctor.watch.readers.caught import Caught, choose_reported

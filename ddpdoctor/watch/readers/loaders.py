@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.training import BatchLook, EpochLook, LoaderSetup
+from ddpdoctor.evidence.training.fingerprints import BatchLook, EpochLook, LoaderSetup
 from ddpdoctor.facts.training_events import Batch, Epoch, Loader, LoaderEvent
 from ddpdoctor.watch.readers.agreement import fold_field
 from ddpdoctor.watch.readers.records import Shortener

@@ -1,11 +1,11 @@
-"""What ranks wrote down of checkpoints that they loaded, folded to `ddpdoctor.evidence.loads`."""
+"""What ranks wrote down of checkpoints that they loaded, folded to `ddpdoctor.evidence.training.loads`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.loads import EmptyLoad
+from ddpdoctor.evidence.training.loads import EmptyLoad
 from ddpdoctor.facts.training_events import LoadEvent
 from ddpdoctor.watch.readers.records import Shortener
 

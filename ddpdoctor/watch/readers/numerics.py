@@ -1,4 +1,4 @@
-"""What ranks wrote down of losses, scales and buffers, folded to `ddpdoctor.evidence.numerics`."""
+"""What ranks wrote down of losses, scales and buffers, folded to `ddpdoctor.evidence.training.numerics`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.numerics import BufferLook, CompanionLook, LossCount, LossLook, Numerics, ScaleLook
+from ddpdoctor.evidence.training.numerics import (
+    BufferLook,
+    CompanionLook,
+    LossCount,
+    LossLook,
+    Numerics,
+    ScaleLook,
+)
 from ddpdoctor.facts.training_events import (
     Companion,
     Evaluation,

@@ -1,11 +1,11 @@
-"""What ranks wrote down of optimizers that began anew after a load, folded to `ddpdoctor.evidence.loads`."""
+"""What ranks wrote down of optimizers that began anew after a load, folded to `ddpdoctor.evidence.training.loads`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.loads import FreshOptimizer
+from ddpdoctor.evidence.training.loads import FreshOptimizer
 from ddpdoctor.facts.training_events import ResumeEvent
 from ddpdoctor.watch.readers.records import Shortener
 

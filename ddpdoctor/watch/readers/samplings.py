@@ -1,4 +1,4 @@
-"""What ranks wrote down of their loaders, folded to who was told the same (`ddpdoctor.evidence.sampling`)."""
+"""What ranks wrote down of their loaders, folded to who was told the same (`ddpdoctor.evidence.training.sampling`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.sampling import Sampling
+from ddpdoctor.evidence.training.sampling import Sampling
 from ddpdoctor.facts.training_events import Epoch, Loader
 from ddpdoctor.watch.readers.loaders import RankLoaders, read_count
 from ddpdoctor.watch.readers.records import Shortener

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddpdoctor.evidence.training import FileUse, SharedFile
+from ddpdoctor.evidence.training.fingerprints import FileUse, SharedFile
 from ddpdoctor.facts.events import File, FileEvent
 from ddpdoctor.watch.readers.records import Shortener, read_moment
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.training import StateLook, StepLook, TensorLook
+from ddpdoctor.evidence.training.fingerprints import StateLook, StepLook, TensorLook
 from ddpdoctor.facts.training_events import Step, Tensors
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.readers.agreement import Prints, note_print, order_shares

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.training import (
+from ddpdoctor.evidence.training.fingerprints import (
     LossWeights,
     OptimizerSetup,
     Scaled,
@@ -19,6 +18,7 @@ from ddpdoctor.evidence.training import (
     WrapperLook,
     WrapperSetup,
 )
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.facts.training_events import Step, Tensors
 from ddpdoctor.facts.training_rows import WrapperRow
 from ddpdoctor.watch.readers.agreement import (

@@ -1,9 +1,9 @@
-"""What ranks wrote down of how they use DistributedDataParallel, folded to `ddpdoctor.evidence.syncs`."""
+"""What ranks wrote down of how they use DistributedDataParallel, folded to `ddpdoctor.evidence.training.syncs`."""
 
 from __future__ import annotations
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+from ddpdoctor.evidence.training.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
 from ddpdoctor.facts.training_events import Search, SyncEvent
 from ddpdoctor.watch.readers.records import Shortener
 

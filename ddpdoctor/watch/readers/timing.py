@@ -1,4 +1,4 @@
-"""What ranks wrote down of the time of their steps, folded to `ddpdoctor.evidence.timing`."""
+"""What ranks wrote down of the time of their steps, folded to `ddpdoctor.evidence.training.timing`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median, median_low, quantiles
 from typing import Any
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.timing import PHASES, RankTimes, Timing, compare
+from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing, compare
 from ddpdoctor.facts.training_events import Times
 from ddpdoctor.facts.training_rows import Column, LookRow, choose_sampled
 

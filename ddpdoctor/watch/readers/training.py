@@ -10,10 +10,10 @@ from typing import TypeVar, cast
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import Layout, make_layout
-from ddpdoctor.evidence.numerics import Numerics
-from ddpdoctor.evidence.syncs import Syncs
-from ddpdoctor.evidence.timing import Timing
-from ddpdoctor.evidence.training import OptimizerSetup, StepLook, Training
+from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, Training
+from ddpdoctor.evidence.training.numerics import Numerics
+from ddpdoctor.evidence.training.syncs import Syncs
+from ddpdoctor.evidence.training.timing import Timing
 from ddpdoctor.facts.events import AnyEvent, FileEvent
 from ddpdoctor.facts.training_events import (
     LoaderEvent,
@@ -27,9 +27,9 @@ from ddpdoctor.facts.training_events import (
 from ddpdoctor.watch.readers import layouts, loaders, loads, numerics, resumes, sharing, steps, syncs, timing
 from ddpdoctor.watch.readers.agreement import group_ranks
 from ddpdoctor.watch.readers.events import DAMAGED
-from ddpdoctor.watch.readers.matching import match_optimizers
 from ddpdoctor.watch.readers.rank_steps import RankSteps
 from ddpdoctor.watch.readers.records import Shortener
+from ddpdoctor.watch.readers.same_optimizers import match_optimizers
 from ddpdoctor.watch.readers.samplings import fold_samplings
 
 KINDS = (

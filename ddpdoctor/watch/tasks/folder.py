@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpdoctor.gather import machine
-from ddpdoctor.gather.processes import STARTED, STATE, read_stat
+from ddpdoctor.gather.process_state import STARTED, STATE, read_stat
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.keeping import anchor, write_below
 from ddpdoctor.watch.rundir import RUNS

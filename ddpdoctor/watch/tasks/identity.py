@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ddpdoctor.gather import machine
 from ddpdoctor.gather.launcher import MPIRUN, SRUN, Detected, detect_launcher
-from ddpdoctor.gather.network.sockets import PROC
-from ddpdoctor.gather.processes import STARTED, list_ancestors, read_command, read_stat
+from ddpdoctor.gather.network.listeners import PROC
+from ddpdoctor.gather.process_state import STARTED, list_ancestors, read_command, read_stat
 from ddpdoctor.watch.commandline import Split, find_torchrun, read_torchrun
 
 MOST_TASKS = 16_384

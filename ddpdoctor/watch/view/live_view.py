@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from ddpdoctor.text.paper import Paper
-from ddpdoctor.watch.companions import end_thread
-from ddpdoctor.watch.view.progress import STARTING, Progress
+from ddpdoctor.watch.run_companions import end_thread
+from ddpdoctor.watch.view.rank_progress import STARTING, Progress
 from ddpdoctor.watch.view.screen import Screen
 from ddpdoctor.watch.view.table import LEAST_ROWS, make_lines, name_clock, name_time
 

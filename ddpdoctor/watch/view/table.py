@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpdoctor.evidence import RankSet, timing
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence.training import timing
 from ddpdoctor.facts.wire import FORWARD, WRAP
 from ddpdoctor.text.characters import clip, width_of, wrap
 from ddpdoctor.text.paper import Paper
-from ddpdoctor.watch.view.progress import (
+from ddpdoctor.watch.view.rank_progress import (
     BETWEEN,
     ENDED,
     GONE,

@@ -14,6 +14,9 @@ from ddpdoctor_checks.common.places import split_endpoint
 from ddpdoctor_checks.common.wording import format_bytes
 from ddpdoctor_checks.job.blame.views import Clock, View, Views
 
+OF_OTHERS = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
+"""Exceptions of torch.distributed: where their text is not known, they may speak of another rank."""
+
 HUP, INT, ABRT, BUS, KILL, SEGV, TERM = 1, 2, 6, 7, 9, 11, 15
 """Linux's numbers (signal(7))."""
 
@@ -142,6 +145,13 @@ def _only_over_nodes(code: str, instead: str | None) -> Rule:
         return code if context.nodes > 1 else instead
 
     return rule
+
+
+def _unreached(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """An interface that NCCL chose is only a line of its start: a rank's own exception ends a job more surely."""
+    raised = (each for other in context.views.ranks for each in other.exceptions)
+    own = any(each.type.rpartition(".")[2] not in OF_OTHERS and "NCCL" not in each.message for each in raised)
+    return "NET003" if context.nodes > 1 and not own else None
 
 
 def _unconnected(view: View, groups: dict[str, str], context: Context) -> str | None:
@@ -283,7 +293,8 @@ _RULES: dict[str, Rule] = {
     "signal-caught": _ended_by,
     "mpi-process-received-signal": _ended_by,
     "nccl-loopback-dialled": _only_over_nodes("NET003", None),
-    "nccl-loopback-chosen": _only_over_nodes("NET003", None),
+    "nccl-loopback-chosen": _unreached,
+    "nccl-bridge-chosen": _unreached,
     "name-unresolvable": _name,
     "loopback-dialled": _loopback,
     "loopback-fallback": _only_over_nodes("NET003", None),

@@ -22,6 +22,7 @@ from ddpdoctor_checks.job.blame.conditions import (
     ABRT,
     BUS,
     KILL,
+    OF_OTHERS,
     SEGV,
     Context,
     settle_exception,
@@ -92,10 +93,6 @@ class _Told:
         return bool(_ENDING.search(self.type)) or (
             self.entry is not None and (self.entry.role == CONSEQUENCE or self.entry.code in WAITING)
         )
-
-
-OF_OTHERS = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})
-"""Exceptions of torch.distributed: where their text is not known, they may speak of another rank."""
 
 
 def _read(record: ExceptionRecord) -> _Told:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.collectives import COMPLETED, RETIRED, RING, CallLog, RankCalls, RecordedCall, Shapes
-from ddpdoctor.evidence.numbers import Numbers
+from ddpdoctor.evidence.columns import Numbers
 from ddpdoctor.facts.collectives import COLLECTIVES, NONE, OWN, ROOT, names_with
 from ddpdoctor_checks.common.frames import find_user_line, find_user_lines
 

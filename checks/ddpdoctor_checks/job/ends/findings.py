@@ -73,7 +73,7 @@ LEADS = {
     "ERR002": "host memory ran out", "NET015": "a node is gone",
     "ERR003": "a process received a bus error", "ERR004": "a process crashed in native code",
     "ERR005": "a process was killed", "ERR007": "a CUDA kernel failed earlier", "ERR008": "GPU memory ran out",
-    "NET002": "a host name does not resolve", "NET003": "a loopback address was advertised",
+    "NET002": "a host name does not resolve", "NET003": "an address was advertised that no other node reaches",
     "ENV013": "an NCCL setting cannot be applied",
     "NET004": "NCCL finds no usable network interface", "NET005": "another node's port cannot be reached",
     "NET006": "a part of the job never started", "NET013": "another node cannot be reached",

@@ -96,6 +96,18 @@ def _describe_peer(diagnosis: Diagnosis, group: Group) -> Clause:
 
 def _describe_loopback(diagnosis: Diagnosis, group: Group) -> Clause:
     address = group.first.groups.get("address", "127.0.0.1")
+    interface = group.first.groups.get("interface", "lo")
+    if interface != "lo":
+        return Clause(
+            f"NCCL uses {interface} ({address}) on {name_hosts(diagnosis, group.failures)}: the bridge of containers "
+            "or virtual machines of that node, which no other node reaches",
+            (
+                Fix("set the interface that reaches the other nodes, on each node",
+                    "export NCCL_SOCKET_IFNAME=$(ip route get $MASTER_ADDR | grep -oP 'dev \\K\\S+')"),
+                Fix("or exclude such interfaces", f"export NCCL_SOCKET_IFNAME=^{interface.rstrip('0123456789')},lo"),
+            ),
+            {"address": address, "interface": interface},
+        )  # fmt: skip
     return Clause(
         f"a rank on another node was contacted at {address}: a node's host name maps to loopback",
         (

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.calls import PLAIN
-from ddpdoctor.source.graphs import Slice, loss_of, slice_of
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import find_backwards, find_forwards
-from ddpdoctor.source.walking import find_calls, names_in, own_nodes
+from ddpdoctor.source.resolve.calls import PLAIN
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import find_calls, names_in, own_nodes
+from ddpdoctor.source.training.graphs import Slice, loss_of, slice_of
+from ddpdoctor.source.training.train_loops import find_backwards, find_forwards
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 GATHERS = frozenset(

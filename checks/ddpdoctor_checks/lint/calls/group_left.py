@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, check, lint_rule
-from ddpdoctor.source.kinds import kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.programs import ALL_JOINS
-from ddpdoctor.source.steps import training_loops
-from ddpdoctor.source.texts import fold
-from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, names_in
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.programs import ALL_JOINS
+from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_spelled_out, names_in
+from ddpdoctor.source.training.train_loops import training_loops
 from ddpdoctor_checks.job.silent import teardown
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
@@ -34,9 +34,9 @@ def find_undestroyed(files: Files) -> Iterator[SourceFact]:
             for call in find_calls(scope)
             if _is_nccl(call, scope, files)
         ]
-        if not joins or not _is_script(module):
+        members = kinds.programs.members(module) if joins else ()
+        if not any(map(_is_script, members)):
             continue
-        members = kinds.programs.members(module)
         if not any(each.script.name in training for each in members) and not _is_started(module):
             continue
         empty = {name for member in members for name, own in member.functions.items() if _does_nothing(own)}
@@ -70,8 +70,10 @@ def _is_started(module: Scope) -> bool:
 
 
 def _is_script(module: Scope) -> bool:
-    """Whether a module does something when it is run: calls of its own functions at its end, or a main guard."""
+    """Whether a module does something when it is run: calls of its own functions, loops, or a main guard."""
     for statement in getattr(module.node, "body", ()):
+        if isinstance(statement, ast.While):
+            return True
         if isinstance(statement, ast.If) and "__name__" in set(names_in(statement.test)):
             return True
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):

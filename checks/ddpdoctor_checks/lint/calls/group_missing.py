@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import APEX, SAMPLERS, WRAPPERS
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.known import KNOWN_ROOTS
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.programs import ALL_JOINS, FRAMEWORKS
-from ddpdoctor.source.traces import Guard, Step, Trace
-from ddpdoctor.source.walking import find_keyword, is_spelled_out
+from ddpdoctor.source.resolve.calls import APEX, SAMPLERS, WRAPPERS
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.programs import ALL_JOINS, FRAMEWORKS
+from ddpdoctor.source.resolve.traces import Guard, Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out
+from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
 ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.barrier",
@@ -26,6 +26,8 @@ MAKES = re.compile(r"init\w{0,24}(process_?group|distributed|_ddp|_dist\b|_mpi|p
 """Names of what may make a group, in whichever package."""
 RANKED = re.compile(r"(?:environ|getenv)\W{1,8}(?:get\W{1,4})?(?:LOCAL_)?(?:RANK|WORLD_SIZE)\b")
 """Reading of a launcher's variables."""
+READS_ONLY = ("config", "cfg", "logg", "parse", "version")
+"""Parts of names of what reads settings or writes a log, in whichever package: it makes no group."""
 QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpand click clip colorama cv2 dateutil
     easydict einops filelock ftfy fsspec gdown h5py huggingface_hub imageio imgaug jinja2 joblib jsonlines kornia
     librosa lmdb loguru lpips matplotlib mpl_toolkits mpi4py msgpack natsort nltk numba omegaconf opencv pandas
@@ -49,13 +51,16 @@ def find_missing_groups(trace: Trace, files: Files) -> Iterator[SourceFact]:
     module = trace.start.module
     if trace.alone or not trace.whole:
         return
-    flat = _is_flat(module, files)
-    steps = [step for step in trace.steps if (flat or _is_of_script(step)) and _needs_group(step)]
+    started = _is_flat(module, files) or trace.start.spawned
+    steps = [step for step in trace.steps if (started or _is_of_script(step)) and _needs_group(step)]
     if not steps or _is_made(module, kinds):
         return
     needed = next((step for step in steps if _is_reached(step, kinds)), None)
     ways, step = Ways(files, trace), needed or steps[0]
-    package = next(iter(sorted(_list_others(module, kinds))), "")
+    others = _list_others(module, kinds)
+    if needed is not None:
+        others &= _list_called(trace.steps[: trace.steps.index(needed)], trace, files)
+    package = next(iter(sorted(others)), "")
     details = {"function": step.name.rpartition(".")[2], "package": package}
     yield SourceFact(
         "group-missing" if needed is not None and not package else "group-doubted",
@@ -135,9 +140,26 @@ def _is_made(module: Scope, kinds: Kinds) -> bool:
         if name in ALL_JOINS or name in FRAMEWORKS:
             return True
         whole = name or ast.unparse(call.func)
+        if whole.split(".")[0] in QUIET:
+            continue
         if MAKES.search(whole) and kinds.files.function(call.func, scope) is None:
             return True
     return False
+
+
+def _list_called(steps: Sequence[Step], trace: Trace, files: Files) -> set[str]:
+    """Return the packages of what is called before a step; an import alone makes no group.
+
+    Of a function that is spawned it is what its whole module calls, since what has run before is not seen.
+    """
+    names = [step.name for step in steps]
+    if trace.start.spawned:
+        names += [name for scope in trace.start.module.walk() for _, name in name_calls(scope, files)]
+    return {_name_package(name) for name in names if not any(part in name.lower() for part in READS_ONLY)}
+
+
+def _name_package(name: str) -> str:
+    return name.lstrip(".").split(".")[0] or name
 
 
 def _list_others(module: Scope, kinds: Kinds) -> set[str]:
@@ -146,9 +168,9 @@ def _list_others(module: Scope, kinds: Kinds) -> set[str]:
     for member in kinds.programs.members(module):
         for scope in member.walk():
             for name in scope.imports.values():
-                root = name.lstrip(".").split(".")[0]
+                root = _name_package(name)
                 if root not in KNOWN_ROOTS | QUIET and not kinds.files.was_read(name, scope):
-                    found.add(root or name)
+                    found.add(root)
     return found
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import JOINS, SAMPLERS, is_any_collective, is_wrapper
-from ddpdoctor.source.names import Files
-from ddpdoctor.source.traces import OTHER_JOINS, Step, Trace
-from ddpdoctor.source.walking import find_keyword, is_spelled_out, own_nodes
+from ddpdoctor.source.resolve.calls import JOINS, SAMPLERS, is_any_collective, is_wrapper
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.traces import OTHER_JOINS, Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
+from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size"})
@@ -22,19 +22,20 @@ ENDS = re.compile("destroy|cleanup|clean_up|shutdown|teardown|finali[sz]e|reset|
 """Names of functions that may end a group."""
 
 
-@lint_rule("group-not-made", "group-twice", reads="program")
+@lint_rule("group-not-made", "group-twice", reads="program", setups=True)
 def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what needs the process group before it is made (``group-not-made``), or a second one (``group-twice``).
 
     function: what is called, for the first. That is told only of what is reached without any test, and only up to the
     first call of a function that was not given, which may make the group. A second group is told where each run that
-    makes the first comes there, and nothing in between may destroy it.
+    makes the first comes there, and nothing in between may destroy it. Of a function that makes the group, what is
+    told is wrong whatever ran before: one of the two steps fails.
     """
     if not trace.joins or not any(step.name in JOINS for step in trace.steps):
         return
     ways = Ways(files, trace)
-    early = list(_find_early(trace, ways, files)) or list(_find_before(trace, files))
-    yield from early
+    early = [] if trace.setup else list(_find_early(trace, ways, files))
+    yield from early or _find_before(trace, files)
     made: Step | None = None
     for step in trace.steps:
         if step.name in JOINS and step.call is not None:
@@ -75,24 +76,25 @@ def _find_before(trace: Trace, files: Files) -> Iterator[SourceFact]:
     Whatever ran before: either there was no group, and the call is wrong, or there was one, and making it is.
     """
     waiting: list[Step] = []
-    made = False
+    made: list[Step] = []
     for step in trace.steps:
         call = step.call
         if call is None:
             continue
         if step.name in JOINS:
             for each in waiting:
-                if _is_on_one_way(each, step):
+                if _is_on_one_way(each, step) and not (trace.setup and _asks_whether(step)):
                     what = each.name.rpartition(".")[2]
                     place = RelatedPlace("noticed", step.scope.place(step.node))
                     yield SourceFact(
                         "group-not-made", each.scope.place(each.node), (place,), {"function": what}
                     )
                     return
-            waiting, made = [], True
+            waiting = [each for each in waiting if _are_apart(each, step)]
+            made.append(step)
         elif step.name == DESTROYS or (not step.known and ENDS.search(ast.unparse(call.func))):
-            waiting, made = [], False
-        elif not made and _needs_group(step, files) and not _asks_whether(step) and not _is_lazy(step):
+            waiting, made = [], []
+        elif all(_are_apart(each, step) for each in made) and _may_wait(step, files):
             waiting.append(step)
 
 
@@ -103,6 +105,17 @@ def _is_on_one_way(first: Step, second: Step) -> bool:
     return (own <= other or other <= own) and all(
         each.kind not in ("try", "except", "for", "while", "case") for each in more
     )
+
+
+def _may_wait(step: Step, files: Files) -> bool:
+    """Whether a step needs the group as soon as a run comes to it, and does not ask before."""
+    return _needs_group(step, files) and not _asks_whether(step) and not _is_lazy(step)
+
+
+def _are_apart(first: Step, second: Step) -> bool:
+    """Whether two steps are on the two sides of one test, so that no run comes to both."""
+    sides = {each.test: each.positive for each in first.guards}
+    return any(sides.get(each.test, each.positive) != each.positive for each in second.guards)
 
 
 def _asks_whether(step: Step) -> bool:

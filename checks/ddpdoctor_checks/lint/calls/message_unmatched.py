@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import DIST
-from ddpdoctor.source.known import KNOWN_ROOTS
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.traces import Trace
+from ddpdoctor.source.resolve.calls import DIST
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.traces import Trace
+from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 SENDS = frozenset({f"{DIST}send", f"{DIST}isend", f"{DIST}send_object_list"})

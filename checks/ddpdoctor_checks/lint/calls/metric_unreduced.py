@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.known import KNOWN_ROOTS
-from ddpdoctor.source.losses import ORDERS
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.passes import find_mentioned, find_passes, joins_results
-from ddpdoctor.source.walking import find_argument, name_last
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import find_argument, name_last
+from ddpdoctor.source.sameness.losses import ORDERS
+from ddpdoctor.source.training.passes import find_mentioned, find_passes, joins_results
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 REPORTS = frozenset({"print", "info", "log", "add_scalar", "add_scalars", "warning", "write", "set_postfix"})

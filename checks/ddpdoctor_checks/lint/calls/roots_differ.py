@@ -9,12 +9,12 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import DIST, name_collective
-from ddpdoctor.source.names import Files, Scope, name_calls
-from ddpdoctor.source.ranks import RankReader
-from ddpdoctor.source.traces import Step, Trace
-from ddpdoctor.source.walking import find_keyword, own_nodes
+from ddpdoctor.source.resolve.calls import DIST, name_collective
+from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.rank_tests import RankReader
+from ddpdoctor.source.resolve.traces import Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
+from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 ROOTS = {row.name: row.root for row in COLLECTIVES.values() if row.root is not None}

@@ -9,12 +9,12 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import name_collective
-from ddpdoctor.source.cuda import SETS, is_of_nccl
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.traces import Step, Trace
-from ddpdoctor.source.walking import find_keyword, own_nodes
+from ddpdoctor.source.resolve.calls import name_collective
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.traces import Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
+from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.training.cuda import SETS, is_of_nccl
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 MADE = frozenset({"torch.zeros", "torch.ones", "torch.empty", "torch.full", "torch.arange", "torch.rand", "torch.randn",

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.calls import DIST, GROUP_AT
-from ddpdoctor.source.names import UNKNOWN, Files, Scope, name_calls
-from ddpdoctor.source.walking import find_keyword, is_true, own_nodes
+from ddpdoctor.source.resolve.calls import DIST, GROUP_AT
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope, name_calls
+from ddpdoctor.source.resolve.walking import find_keyword, is_true, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import read_line
 

@@ -9,16 +9,18 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.calls import SAMPLERS
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope, name_calls
-from ddpdoctor.source.steps import is_backward
-from ddpdoctor.source.walking import find_keyword, is_spelled_out, own_nodes
+from ddpdoctor.source.resolve.calls import SAMPLERS
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
+from ddpdoctor.source.training.train_loops import is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 SETS = re.compile(r"set_epoch|sampler\w*\.epoch\s*=|setattr\(\w*sampler|Accelerator\(")
 """What sets the epoch of a sampler, or is known to do it."""
+PASSES_ON = re.compile(r"^\s*(?:#|(?:async )?def set_epoch\b|super\(.*\)\.set_epoch\()")
+"""What speaks of it and calls it for nobody: the method of a class, with what it inherits, and comments."""
 FRAMEWORKS = re.compile(
     r"^(lightning|pytorch_lightning|lightning_fabric|ignite|mmengine|mmcv|catalyst|composer)\b|^transformers.*Trainer"
 )
@@ -54,7 +56,7 @@ def _find_given(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, Scope]]:
         for call, name in name_calls(scope, files)
         if name in LOADERS and (sampler := find_keyword(call, "sampler", 3)) is not None
     }
-    for node in own_nodes(scope.node):
+    for node in own_nodes(scope.node) if given else ():
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
         target = ast.unparse(node.targets[0])
@@ -85,20 +87,27 @@ def _shuffles(sampler: ast.Call) -> bool:
 def _trains_without(module: Scope, kinds: Kinds) -> bool:
     """Whether a program trains in epochs, and nothing in its files may set that of a sampler."""
     members = kinds.programs.members(module)
-    if any(SETS.search(line) for member in members for line in member.script.lines):
+    lines = (line for member in members for line in member.script.lines)
+    if any(SETS.search(line) and not PASSES_ON.match(line) for line in lines):
         return False
     imports = (name for member in members for scope in member.walk() for name in scope.imports.values())
     if any(map(FRAMEWORKS.search, imports)) or not kinds.programs.is_distributed(module):
         return False
-    epochs = any(
+    epochs = any(_counts_epochs(node) for member in members for node in ast.walk(member.node))
+    return epochs and any(is_backward(call) for call, _, _ in kinds.programs.calls(module))
+
+
+def _counts_epochs(node: ast.AST) -> bool:
+    """Whether it is a loop over epochs: ``for epoch in range(epochs)``, ``while epoch < epochs``."""
+    if isinstance(node, ast.While):
+        left = node.test.left if isinstance(node.test, ast.Compare) else None
+        return isinstance(left, (ast.Name, ast.Attribute)) and "epoch" in ast.unparse(left).lower()
+    return (
         isinstance(node, ast.For)
         and "epoch" in ast.unparse(node.target).lower()
         and isinstance(node.iter, ast.Call)
         and ast.unparse(node.iter) != "range(1)"
-        for member in members
-        for node in ast.walk(member.node)
     )
-    return epochs and any(is_backward(call) for call, _, _ in kinds.programs.calls(module))
 
 
 @check("DAT002", family="source", needs=NEEDS, id="lint.epoch_told", commands=LINT)

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.calls import SAMPLERS
-from ddpdoctor.source.flow import name_of
-from ddpdoctor.source.kinds import Kinds, Value, kinds_of
-from ddpdoctor.source.makers import find_class_kind
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import (
+from ddpdoctor.source.resolve.calls import SAMPLERS
+from ddpdoctor.source.resolve.flow import name_of
+from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.makers import find_class_kind
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, names_in, own_nodes
+from ddpdoctor.source.training.train_loops import (
     TrainingLoop,
     enclosing_loops,
     loaders_of,
@@ -22,7 +23,6 @@ from ddpdoctor.source.steps import (
     samplers_of,
     training_loops,
 )
-from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in, own_nodes
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import find_call, name_target, read_line
 

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.calls import JOINS
-from ddpdoctor.source.kinds import Kinds, Value, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import (
+from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, names_in
+from ddpdoctor.source.training.train_loops import (
     RANDOM,
     TrainingLoop,
     about_random,
@@ -21,8 +23,6 @@ from ddpdoctor.source.steps import (
     speaks_of,
     training_loops,
 )
-from ddpdoctor.source.texts import fold
-from ddpdoctor.source.walking import find_keyword, is_spelled_out, names_in
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import find_call, name_target, read_line, set_keyword
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.calls import SAMPLERS
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope, name_calls
-from ddpdoctor.source.programs import FRAMEWORKS
-from ddpdoctor.source.walking import find_keyword, is_spelled_out, own_nodes
+from ddpdoctor.source.resolve.calls import SAMPLERS
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.programs import FRAMEWORKS
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.flow import Flow, Spot, name_of
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.ranks import RankReader
-from ddpdoctor.source.seeding import find_seeding
-from ddpdoctor.source.steps import distributed_modules
-from ddpdoctor.source.walking import find_calls, is_spelled_out, show_arguments
+from ddpdoctor.source.resolve.flow import Flow, Spot, name_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.rank_tests import RankReader
+from ddpdoctor.source.resolve.walking import find_calls, is_spelled_out, show_arguments
+from ddpdoctor.source.sameness.seeding import find_seeding
+from ddpdoctor.source.training.train_loops import distributed_modules
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import seed_draw, tell_seeds
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.flow import LOOP, OFF
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.seeding import find_seeding
-from ddpdoctor.source.steps import DEEPEST, about_shards, distributed_modules, speaks_of
-from ddpdoctor.source.walking import find_calls, find_keyword, is_spelled_out, show_arguments
+from ddpdoctor.source.resolve.flow import LOOP, OFF
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_spelled_out, show_arguments
+from ddpdoctor.source.sameness.seeding import find_seeding
+from ddpdoctor.source.training.train_loops import DEEPEST, about_shards, distributed_modules, speaks_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import seed_draw, tell_seeds
 

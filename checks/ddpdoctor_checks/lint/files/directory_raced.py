@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.names import Files
-from ddpdoctor.source.traces import SIDES, Guard, Step, Trace
-from ddpdoctor.source.walking import find_keyword, is_true
-from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.traces import SIDES, Guard, Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword, is_true
+from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
 MAKES = frozenset({"os.makedirs", "os.mkdir"})
+SINGLE = re.compile(r"infer|demo|predict|visuali|export|convert|plot|submission", re.IGNORECASE)
+"""Names of functions and options of what people run in one process, also in a script that trains on several."""
 
 
-@lint_rule("directory-raced", reads="program")
+@lint_rule("directory-raced", "directory-doubted", reads="program")
 def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield directories that each rank makes or deletes, and fails where another was first (``directory-raced``).
 
-    way: made or deleted. path: how it is written.
+    way: made or deleted. path: how it is written. Where one process may be what is run there, that is asked
+    (``directory-doubted``).
     """
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
         return
@@ -38,7 +42,15 @@ def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
         ):
             continue  # it is there by then
         if not ways.may_differ(step) and ways.is_alike(found[0], step):
-            yield ways.tell("directory-raced", step, way=found[1], path=ast.unparse(found[0]))
+            rule = "directory-doubted" if _is_single(step) else "directory-raced"
+            yield ways.tell(rule, step, way=found[1], path=ast.unparse(found[0]))
+
+
+def _is_single(step: Step) -> bool:
+    """Whether a step is in a function for one process, or below a test of an option for one."""
+    names = [frame.callee.name or "" for frame in step.frames]
+    names += [ast.unparse(each.test) for each in step.guards if each.kind == "if"]
+    return any(map(SINGLE.search, names))
 
 
 def _find_safe(step: Step) -> ast.expr | None:
@@ -111,4 +123,14 @@ def tell_directory_raced(evidence: Evidence) -> Iterable[Finding]:
             fix,
             why="no rank-dependent `if` guards it, and the path is the same on all ranks",
             severity="warning",
+        )
+    for fact in facts_of(evidence, "directory-doubted"):
+        path, way = fact.details["path"], "create" if fact.details["way"] == "made" else "delete"
+        yield tell_question(
+            fact,
+            f"All ranks of this program would {way} {path} at {name_line(fact.place)}: is it run with one process?",
+            Fix("allow it to exist already", code=f"os.makedirs({path}, exist_ok=True)")
+            if way == "create"
+            else Fix("delete it on rank 0 and synchronize with a barrier"),
+            why="the names around it are those of what one process is run for",
         )

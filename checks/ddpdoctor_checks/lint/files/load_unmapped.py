@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.cuda import uses_gpu
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.texts import find_settings
-from ddpdoctor.source.traces import Trace
-from ddpdoctor.source.walking import find_calls, find_keyword, is_true
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.texts import find_settings
+from ddpdoctor.source.resolve.traces import Trace
+from ddpdoctor.source.resolve.walking import find_keyword, is_true
+from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.training.cuda import uses_gpu
+from ddpdoctor.source.training.restores import is_restored
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 
@@ -34,7 +35,7 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
     settings = (name for s in trace.steps for name, _ in find_settings(s.node, s.scope, files))
     if "CUDA_VISIBLE_DEVICES" in settings:
         return
-    ways = Ways(files, trace)
+    ways, kinds = Ways(files, trace), kinds_of(files)
     for step in trace.steps:
         call = step.call
         if call is None or step.name != "torch.load" or any(each.arg is None for each in call.keywords):
@@ -44,31 +45,9 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         path = find_keyword(call, "f", 0)
         if path is None or PUBLISHED.search(ways.spell(path, step)):
             continue
-        if ways.may_differ(step):
+        if ways.may_be_of_some(step):
             continue
-        yield ways.tell("load-unmapped" if _is_restored(call, step.scope) else "load-doubted", step)
-
-
-def _is_restored(load: ast.Call, scope: Scope) -> bool:
-    """Whether what is loaded, or what is made of it, is given to ``load_state_dict`` in the same function."""
-    names: set[str] = set()
-    grown = True
-    while grown:
-        made = {
-            name
-            for name, values in scope.bound.items()
-            for value in values
-            for each in ast.walk(value)
-            if each is load or (isinstance(each, ast.Name) and each.id in names)
-        }
-        grown = not made <= names
-        names |= made
-    for call in find_calls(scope):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict":
-            inside = [each for value in call.args for each in ast.walk(value)]
-            if load in inside or any(isinstance(each, ast.Name) and each.id in names for each in inside):
-                return True
-    return False
+        yield ways.tell("load-unmapped" if is_restored(call, step.scope, kinds) else "load-doubted", step)
 
 
 @check("CKP003", family="source", needs=NEEDS, id="lint.map_location", commands=LINT)

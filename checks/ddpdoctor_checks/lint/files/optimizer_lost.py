@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import is_backward
-from ddpdoctor.source.walking import find_calls, own_nodes
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import find_calls, own_nodes
+from ddpdoctor.source.training.train_loops import is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 OPTIMIZER = re.compile(r"optim|\bopt(_\w+)?\b|\b(\w+_)?opt\b", re.IGNORECASE)

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import is_any_collective, is_wrapper
-from ddpdoctor.source.names import Files
-from ddpdoctor.source.traces import SIDES, Step, Trace
-from ddpdoctor.source.walking import find_keyword
-from ddpdoctor.source.writes import find_written
+from ddpdoctor.source.resolve.calls import is_any_collective, is_wrapper
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.traces import SIDES, Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.training.writes import find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LOADS = frozenset({"torch.load", "safetensors.torch.load_file"})

@@ -9,10 +9,10 @@ from dataclasses import replace
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.names import Files
-from ddpdoctor.source.traces import Trace
-from ddpdoctor.source.writes import find_forwarded, find_written
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.traces import Trace
+from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.training.writes import find_forwarded, find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import find_call, read_line
 

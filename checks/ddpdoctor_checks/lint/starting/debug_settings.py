@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.cuda import starts_cuda, uses_gpu
-from ddpdoctor.source.names import Files
-from ddpdoctor.source.texts import find_settings, fold
-from ddpdoctor.source.traces import Step, Trace
-from ddpdoctor.source.walking import find_keyword
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.texts import find_settings, fold
+from ddpdoctor.source.resolve.traces import Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.training.cuda import starts_cuda, uses_gpu
 from ddpdoctor_checks.environment import settings
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
@@ -24,7 +24,7 @@ ANOMALY = frozenset({"torch.autograd.set_detect_anomaly", "torch.autograd.detect
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
-@lint_rule("variable-set", "variable-late", "anomaly-mode", reads="program")
+@lint_rule("variable-set", "variable-late", "anomaly-mode", reads="program", setups=True)
 def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what a distributed script sets in its environment (``variable-set``), and anomaly mode (``anomaly-mode``).
 
@@ -41,7 +41,7 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if not ways.is_on_ranks(step):
             continue
         place = step.scope.place(step.node)
-        for name, value in find_settings(step.node, step.scope, files):
+        for name, value in () if trace.setup else find_settings(step.node, step.scope, files):
             text = fold(value, step.scope, files)
             if text is None or _is_taken_back(name, step):
                 continue

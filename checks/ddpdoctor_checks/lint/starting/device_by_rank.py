@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.cuda import SETS
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.texts import fold
-from ddpdoctor.source.traces import Step, Trace
-from ddpdoctor.source.walking import find_keyword
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.traces import Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.training.cuda import SETS
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 

@@ -10,15 +10,15 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import JOINS, name_collective
-from ddpdoctor.source.cuda import SETS, is_of_nccl, uses_gpu
-from ddpdoctor.source.kinds import kinds_of
-from ddpdoctor.source.names import Files
-from ddpdoctor.source.options import find_setting
-from ddpdoctor.source.texts import find_settings
-from ddpdoctor.source.traces import OTHER_JOINS, Step, Trace
-from ddpdoctor.source.walking import find_keyword
+from ddpdoctor.source.resolve.calls import JOINS, name_collective
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.texts import find_settings
+from ddpdoctor.source.resolve.traces import OTHER_JOINS, Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.training.cuda import SETS, is_of_nccl, uses_gpu
+from ddpdoctor.source.training.options import find_setting
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 
@@ -27,30 +27,42 @@ BY_CURRENT = frozenset({"barrier", *(row.name for row in COLLECTIVES.values() if
 
 
 SETTING = re.compile(
-    r"set_device|CUDA_VISIBLE_DEVICES|device_id\b|cuda\.device\(|set_default_device|Accelerator\("
+    r"set_device|device_id\b|cuda\.device\(|set_default_device|set_default_tensor_type|Accelerator\("
 )
-"""What sets the device of a rank, or makes it the only one."""
+"""What sets the device of a rank."""
+ONLY_ONE = "CUDA_VISIBLE_DEVICES"
+"""What makes it the only one, where the rank itself sets it; set by what starts the ranks it is the same for all."""
 
 
-@lint_rule("device-unset", "device-shared", "device-doubted", reads="program")
+@lint_rule("device-unset", "device-shared", "device-doubted", reads="program", setups=True)
 def find_unset_devices(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what needs the device before it is set (``device-unset``), or where all take GPU 0 (``device-shared``).
 
     function: what is called. Nothing behind a call of a function that was not given: it may set the device. A group of
-    NCCL in a program that speaks of no setting of the device is asked about (``device-doubted``).
+    NCCL in a program that speaks of no setting of the device is asked about (``device-doubted``), unless each rank
+    surely takes GPU 0.
     """
-    found = list(_find_sure(trace, files)) if is_of_nccl(trace, files) else []
-    yield from found or _find_doubted(trace, files)
+    sure = is_of_nccl(trace, files) and not trace.setup
+    found = list(_find_sure(trace, files)) if sure else []
+    yield from found or _find_unspoken(trace, files, sure)
 
 
-def _find_doubted(trace: Trace, files: Files) -> Iterator[SourceFact]:
+def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFact]:
+    """Yield the group of NCCL of a program in which nothing sets a device, or what takes the first GPU there."""
     joins = [step for step in trace.steps if step.name in JOINS and step.call is not None]
-    if not joins or not trace.has_peers or not uses_gpu(trace, files):
+    if not joins or not trace.has_peers or not (trace.setup or uses_gpu(trace, files)):
         return
     members = kinds_of(files).programs.members(trace.start.module)
     text = "\n".join(line for each in members for line in each.script.lines)
-    if "nccl" in text and not SETTING.search(text):
-        yield SourceFact("device-doubted", joins[0].scope.place(joins[0].node))
+    own = (name for each in trace.steps for name, _ in find_settings(each.node, each.scope, files))
+    if "nccl" not in text or "cuda" not in text or SETTING.search(text) or ONLY_ONE in own:
+        return
+    ways = Ways(files, trace)
+    for step in trace.steps if sure else ():
+        if step.call is not None and ways.is_on_way(step) and _takes_first_gpu(step.call, step, files):
+            yield ways.tell("device-shared", step, function=ast.unparse(step.call.func).rpartition(".")[2])
+            return
+    yield SourceFact("device-doubted", joins[0].scope.place(joins[0].node))
 
 
 def _find_sure(trace: Trace, files: Files) -> Iterator[SourceFact]:
@@ -59,7 +71,7 @@ def _find_sure(trace: Trace, files: Files) -> Iterator[SourceFact]:
     for step in trace.steps:
         call = step.call
         names = [name for name, _ in find_settings(step.node, step.scope, files)]
-        if "CUDA_VISIBLE_DEVICES" in names or step.name in SETS | OTHER_JOINS or ways.is_foreign(step):
+        if ONLY_ONE in names or step.name in SETS | OTHER_JOINS or ways.is_foreign(step):
             return
         if call is None:
             continue

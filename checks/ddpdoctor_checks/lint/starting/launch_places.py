@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.launching.files import Job, LaunchFile
+from ddpdoctor.source.files.reading import Script
+from ddpdoctor.source.launching.launch_files import Job, LaunchFile
 from ddpdoctor.source.launching.starters import Starter
-from ddpdoctor.source.reading import Script
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})

@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact, SourcePlace
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.launching.files import Job, LaunchFile
+from ddpdoctor.source.files.reading import Script
+from ddpdoctor.source.launching.launch_files import Job, LaunchFile
 from ddpdoctor.source.launching.shell import is_known
-from ddpdoctor.source.reading import Script
 from ddpdoctor_checks.environment import settings
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.launching.files import Job, LaunchFile
-from ddpdoctor.source.reading import Script
+from ddpdoctor.source.files.reading import Script
+from ddpdoctor.source.launching.launch_files import Job, LaunchFile
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact, tell_question
 
 PER_NODE = ("--nproc-per-node", "--num-processes", "num-processes")

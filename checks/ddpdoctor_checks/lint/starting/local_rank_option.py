@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.calls import JOINS
-from ddpdoctor.source.known import KNOWN_ROOTS
-from ddpdoctor.source.names import Files, Scope, name_calls
-from ddpdoctor.source.traces import SPAWNS
-from ddpdoctor.source.walking import find_keyword, name_last
+from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.traces import SPAWNS
+from ddpdoctor.source.resolve.walking import find_keyword, name_last
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 SPELLINGS = ("--local_rank", "--local-rank")

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.calls import JOINS
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.texts import find_settings, fold
-from ddpdoctor.source.walking import find_keyword, own_nodes
+from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.texts import find_settings, fold
+from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 MOST = 65535

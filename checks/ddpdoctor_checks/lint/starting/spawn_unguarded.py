@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.names import Files
-from ddpdoctor.source.texts import fold
-from ddpdoctor.source.traces import SPAWNS, Step, Trace
-from ddpdoctor.source.walking import find_keyword
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.traces import SPAWNS, Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 OWN_QUESTION = re.compile(r"__name__|process|environ|getenv|parent|spawn|child", re.IGNORECASE)

@@ -8,10 +8,16 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import TrainingLoop, enclosing_loops, is_backward, is_step, training_loops
-from ddpdoctor.source.walking import names_in
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import names_in
+from ddpdoctor.source.training.train_loops import (
+    TrainingLoop,
+    enclosing_loops,
+    is_backward,
+    is_step,
+    training_loops,
+)
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 SWITCHES = frozenset({"no_sync", "require_backward_grad_sync", "accumulate", "gradient_accumulation_steps",

@@ -9,10 +9,10 @@ from typing import TypeGuard
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.kinds import Kinds, Value, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.walking import own_nodes
-from ddpdoctor.source.wraps import is_certain
+from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import own_nodes
+from ddpdoctor.source.training.wraps import is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 OF_WRAPPER = frozenset("""
@@ -42,13 +42,23 @@ def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
     if not any(WRAPPER in line for module in files.modules for line in module.script.lines):
         return
     kinds = kinds_of(files)
+    owners = {inner.owner for wrap in wraps_of(kinds) for inner in wrap.value.inner} - {None}
+    named = {name for each in owners if each is not None for name in (*each.attributes, *each.functions)}
+    if not named:
+        return
     given = {each.attr for module in files.modules for each in ast.walk(module.node) if _is_given(each)}
+    named -= given
     for module in files.modules:
         for scope in module.walk():
-            choices = {id(each) for node in own_nodes(scope.node) if isinstance(node, (ast.IfExp, ast.BoolOp))
-                       for each in ast.walk(node)}  # fmt: skip
-            for node in own_nodes(scope.node):
-                if not isinstance(node, ast.Attribute) or id(node) in choices or node.attr in given:
+            asked = [
+                each
+                for each in own_nodes(scope.node)
+                if isinstance(each, ast.Attribute) and each.attr in named
+            ]
+            choices = {id(each) for node in (own_nodes(scope.node) if asked else ())
+                       if isinstance(node, (ast.IfExp, ast.BoolOp)) for each in ast.walk(node)}  # fmt: skip
+            for node in asked:
+                if id(node) in choices:
                     continue
                 wrapper = _find_wrapper(node, scope, kinds)
                 if wrapper is not None and wrapper.scope is not None and is_certain(node, scope, kinds):

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.kinds import Kinds, Value, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.norms import has_norms
-from ddpdoctor.source.steps import loaders_of, training_loops
-from ddpdoctor.source.walking import find_keyword, names_in
+from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import find_keyword, names_in
+from ddpdoctor.source.training.norms import has_norms
+from ddpdoctor.source.training.train_loops import loaders_of, training_loops
 from ddpdoctor_checks.common.wording import count_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
-from ddpdoctor_checks.training import buffers
+from ddpdoctor_checks.training.replicas import buffers
 
 FEW_SAMPLES = 8
 """A batch of fewer on each rank is small for BatchNorm; the same number as in a live run."""

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.freezing import freezes, read_switch
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import TrainingLoop, training_loops
-from ddpdoctor.source.walking import names_in
-from ddpdoctor.source.wraps import Wrap, goes_through_module, is_certain, wraps_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import names_in
+from ddpdoctor.source.training.freezing import freezes, read_switch
+from ddpdoctor.source.training.train_loops import TrainingLoop, training_loops
+from ddpdoctor.source.training.wraps import Wrap, goes_through_module, is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 WITHOUT = re.compile(

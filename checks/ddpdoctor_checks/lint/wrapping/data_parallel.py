@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.apart import Ways
-from ddpdoctor.source.calls import JOINS
-from ddpdoctor.source.kinds import kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.traces import Trace
-from ddpdoctor.source.walking import find_calls, find_keyword
-from ddpdoctor.source.wraps import wraps_of
+from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.traces import Trace
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword
+from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.training.wraps import wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")

@@ -8,22 +8,25 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.walking import find_keyword
-from ddpdoctor.source.wraps import wraps_of
-from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.training.moves import MOVED, STAYS, follow_moves
+from ddpdoctor.source.training.wraps import wraps_of
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 
 DEVICES = ("cuda", "gpu", "xpu", "npu", "hpu", "mps", "device", "accelerator", "to_empty")
 """Parts of names and texts by which a program speaks of what is not the CPU."""
 
 
-@lint_rule("device-ids", reads="files")
+@lint_rule("device-ids", "device-ids-doubted", reads="files")
 def find_device_ids(files: Files) -> Iterator[SourceFact]:
     """Yield wrappers whose ``device_ids`` cannot be (``device-ids``).
 
-    way: ``several``, ``cpu`` where the device is the CPU, or ``nowhere`` where the program moves nothing to a device.
+    way: ``several``, ``cpu`` where the device is the CPU, ``nowhere`` where the program moves nothing to a device, or
+    ``stays`` where the model is not moved. Where something that is not known may move it, that is asked
+    (``device-ids-doubted``).
     """
     kinds = kinds_of(files)
     for wrap in wraps_of(kinds):
@@ -43,8 +46,20 @@ def find_device_ids(files: Files) -> Iterator[SourceFact]:
         ):
             way = "nowhere"
         else:
+            known = follow_moves(wrap, kinds) if devices.elts else MOVED
+            if known == MOVED or _is_none(devices.elts[0]):
+                continue
+            rule = "device-ids" if known == STAYS else "device-ids-doubted"
+            yield SourceFact(rule, scope.place(call), details={"way": "stays"})
             continue
         yield SourceFact("device-ids", scope.place(call), details={"way": way})
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+MOVE = Fix("move the model to the device of this rank first", code="model.to(local_rank)")
 
 
 def _is_cpu(node: ast.expr, scope: Scope, files: Files) -> bool:
@@ -101,6 +116,7 @@ def tell_device_ids(evidence: Evidence) -> Iterable[Finding]:
             "several": "names several devices: one process uses one",
             "cpu": "names the CPU, which has no number: a module on the CPU takes no device_ids",
             "nowhere": "names a device, and nothing in the program moves the model from the CPU",
+            "stays": "names a device, and the model is on the CPU: nothing moves it after it is made",
         }[fact.details["way"]]
         fix = (
             Fix(
@@ -108,6 +124,8 @@ def tell_device_ids(evidence: Evidence) -> Iterable[Finding]:
                 code=_wrap(fact.place.text, "[local_rank]"),
             )
             if several
+            else MOVE
+            if fact.details["way"] == "stays"
             else Fix("omit device_ids on the CPU", code=_wrap(fact.place.text, None))
         )
         yield tell_fact(
@@ -117,5 +135,13 @@ def tell_device_ids(evidence: Evidence) -> Iterable[Finding]:
             why="no name and no string in it mentions a device"
             if fact.details["way"] == "nowhere"
             else "DistributedDataParallel refuses it",
-            severity="warning" if fact.details["way"] == "nowhere" else None,
+            severity="warning" if fact.details["way"] in ("nowhere", "stays") else None,
+        )
+    for fact in facts_of(evidence, "device-ids-doubted"):
+        yield tell_question(
+            fact,
+            f"No line that was read moves the model to a device before it is wrapped with device_ids at "
+            f"{name_line(fact.place)}: does what makes it, or what it is given to?",
+            MOVE,
+            why="DistributedDataParallel refuses device_ids for a model on the CPU",
         )

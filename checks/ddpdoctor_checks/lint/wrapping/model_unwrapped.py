@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.known import KNOWN_ROOTS
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.programs import ALL_JOINS
-from ddpdoctor.source.steps import TrainingLoop, is_step, training_loops
-from ddpdoctor.source.walking import names_in
-from ddpdoctor.source.wraps import reduces_by_hand, wraps_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.programs import ALL_JOINS
+from ddpdoctor.source.resolve.walking import names_in
+from ddpdoctor.source.training.train_loops import TrainingLoop, is_step, training_loops
+from ddpdoctor.source.training.wraps import reduces_by_hand, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 QUIET = frozenset({"init_process_group", "destroy_process_group", "get_rank", "get_world_size", "barrier",

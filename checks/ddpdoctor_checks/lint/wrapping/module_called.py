@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.source.kinds import Kinds
-from ddpdoctor.source.names import Scope
-from ddpdoctor.source.steps import Forward, TrainingLoop, is_backward, training_loops
-from ddpdoctor.source.walking import own_nodes
-from ddpdoctor.source.wraps import REDUCES
+from ddpdoctor.source.resolve.kinds import Kinds
+from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.walking import own_nodes
+from ddpdoctor.source.training.train_loops import Forward, TrainingLoop, is_backward, training_loops
+from ddpdoctor.source.training.wraps import REDUCES
 
 OF_GRADIENTS = re.compile(r"\.grad\b|grads\b|gradients|parameters\(")
 WITHOUT_GRADIENTS = ("no_grad", "inference_mode")

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.graphs import loss_of, slice_of
-from ddpdoctor.source.kinds import Kinds, Value, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import find_backwards, is_backward, reach, training_loops
-from ddpdoctor.source.walking import names_in
+from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import names_in
+from ddpdoctor.source.training.graphs import loss_of, slice_of
+from ddpdoctor.source.training.train_loops import find_backwards, is_backward, reach, training_loops
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.graphs import Slice, loss_of, slice_of
-from ddpdoctor.source.kinds import Kinds, kinds_of
-from ddpdoctor.source.names import Files, Scope
-from ddpdoctor.source.steps import find_backwards, is_backward
-from ddpdoctor.source.walking import find_calls, names_in
-from ddpdoctor.source.wraps import goes_through_module, is_certain, reduces_by_hand, wraps_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.walking import find_calls, names_in
+from ddpdoctor.source.training.graphs import Slice, loss_of, slice_of
+from ddpdoctor.source.training.train_loops import find_backwards, is_backward
+from ddpdoctor.source.training.wraps import goes_through_module, is_certain, reduces_by_hand, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import read_line
 from ddpdoctor_checks.lint.wrapping.module_called import find_in_loops

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import Call, Stand
-from ddpdoctor.report.html.calls import own_frame
+from ddpdoctor.report.html.call_lanes import own_frame
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.pictures.marks import SMALL, WIDE, Figure, Key, Sheet, cut, name_lane
 from ddpdoctor.report.html.svg import Drawing

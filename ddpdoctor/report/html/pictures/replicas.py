@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.shares import Share
-from ddpdoctor.evidence.training import StepLook
+from ddpdoctor.evidence.training.fingerprints import StepLook
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.pictures.marks import Figure, Key
 from ddpdoctor.report.html.pictures.peers import find_readers, find_replicas

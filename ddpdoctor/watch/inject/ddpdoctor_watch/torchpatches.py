@@ -13,8 +13,18 @@ from .calls import decorators, groups, recorder, ring, works
 from .core import budget, describe, journal, lifetime, process, stopwatch, wrapping
 from .core.replacing import leave_uncompiled, replace
 from .interpreter import faults, files, settings
-from .models import ddp, joins, loads, modules, resumes, tree
-from .training import assembly, batches, clocks, evaluations, gradients, loaders, steps, syncs
+from .models import ddp, joins, loads, modules, pipelines, resumes, tree
+from .training import (
+    assembly,
+    batches,
+    clocks,
+    evaluations,
+    gradients,
+    loaders,
+    reference,
+    steps,
+    syncs,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,6 +95,17 @@ def patch_planner(module: ModuleType) -> None:
     resumes.patch_planner(module)
 
 
+def patch_stage(module: ModuleType) -> None:
+    """See the stages of pipelines that run."""
+    pipelines.patch_stage(module)
+
+
+def patch_optimizer(module: ModuleType) -> None:
+    """See the first optimizer made, where two runs are compared: one of them may have no process group."""
+    if reference.enabled:
+        wrapping.wrap(module.Optimizer, "_patch_step_function", after=_note_optimizer)
+
+
 def patch_data_parallel(module: ModuleType) -> None:
     """See models given to nn.DataParallel."""
     wrapping.wrap(module, "_get_available_device_type", after=syncs.note_data_parallel)
@@ -115,8 +136,10 @@ def patch_anomaly(module: ModuleType) -> None:
 
 
 def patch_dataloader(module: ModuleType) -> None:
-    """See loaders iterated."""
+    """See loaders iterated; where a reference is to see as many samples in a step as its job, see them made."""
     loaders.patch_dataloader(module)
+    if reference.widened > 1:
+        wrapping.wrap(module.DataLoader, "check_worker_number_rationality", after=reference.widen)
 
 
 def patch_serialization(module: ModuleType) -> None:
@@ -220,6 +243,12 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
         assembly.install(group.size())
 
 
+def _note_optimizer(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    if os.environ.get("RANK"):
+        world = os.environ.get("WORLD_SIZE", "")
+        assembly.install(int(world) if world.isdecimal() else 1)
+
+
 def _note_wrapping(result: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     frames = describe.list_stack(frame)[:_FRAMES]
     ddp.remember(args[0], result[0], frames)
@@ -261,6 +290,7 @@ def _see_forwards(owner: Any) -> None:
     number_of, begin, end, frame_of = ddp.number, ring.begin_forward, ring.end_other, sys._getframe
     is_training, note, is_due = sys.modules["torch"].is_grad_enabled, ddp.note_forward, batches.is_due
     looks, enter = budget.level != budget.OFF, stopwatch.enter
+    compares = reference.enabled
     begin_search = syncs.begin_search
     kind = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
     door = getattr(getattr(kind, "_wrapped_call_impl", None), "__code__", None)
@@ -280,6 +310,8 @@ def _see_forwards(owner: Any) -> None:
                 count = note(number, reduces)
                 if count <= clocks.EARLY or not count % clocks.EACH:
                     clocks.note_forward(self, count)
+                if compares:
+                    reference.note_forward(frame_of(1))
                 if is_due(number):
                     batches.take_forward(number, frame_of(1))
             elif not self.training:

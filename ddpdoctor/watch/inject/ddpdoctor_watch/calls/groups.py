@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 _module: Any = None
 """torch.distributed.distributed_c10d, which knows the groups."""
 
+_MESH = "mesh_"
+"""What torch.distributed.device_mesh puts before the name of a dimension in the description of its group."""
+
 
 class Groups:
     """The groups that a process was seen to use."""
@@ -103,6 +106,12 @@ def list_members(group: Any) -> tuple[int, ...] | None:
     except Exception as error:
         journal.failed("group", error)
         return None
+
+
+def find_dimension(group: Any) -> str:
+    """Return the name of the mesh's dimension that a group was made for; empty where it was made for none."""
+    told = str(getattr(group, "group_desc", "") or "")
+    return told[len(_MESH) :] if told.startswith(_MESH) else ""
 
 
 def _find_world() -> Any:

@@ -41,6 +41,7 @@ LIMITS = {
     "recorder": 20,
     "tensors": 40,
     "step": 2_000,
+    "compared": 64,
     "epoch": 2_000,
     "batch": 500,
     "file": 1_500,

@@ -25,7 +25,9 @@ class _State:
 
     def __init__(self) -> None:
         self.thread = 0
-        """The one whose phases are noted; 0 until it has made a step."""
+        """The one whose phases are noted; 0 until it has made a step, -1 while it rests."""
+        self.resting = 0
+        """The same thread, in a step of which nothing is noted; 0 in those that are measured."""
         self.phase = OTHER
         self.since = 0
         self.spent = [0] * PHASES
@@ -56,6 +58,24 @@ def begin() -> bool:
     if not watch.thread:
         watch.thread, watch.since = get_ident(), monotonic()
     return watch.thread == get_ident()
+
+
+def rest() -> None:
+    """Note nothing of this thread until it wakes: it makes a step that is not measured."""
+    watch = state
+    watch.resting, watch.thread, watch.calling = watch.thread, -1, -1
+
+
+def wake() -> None:
+    """Note phases again, of the thread that rests."""
+    watch = state
+    if watch.resting == get_ident():
+        watch.thread, watch.resting, watch.since = watch.resting, 0, monotonic()
+
+
+def is_own() -> bool:
+    """Whether this is the thread whose phases are noted in the steps that are measured."""
+    return get_ident() in (state.thread, state.resting)
 
 
 def is_watched() -> bool:

@@ -10,7 +10,7 @@ import sys
 
 from ..calls import groups
 from ..core import journal
-from . import tree
+from . import pipelines, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ else:
 
 _GROUPS = 256
 """Process groups of this rank that are listed."""
-_MESH = "mesh_"
-"""What torch.distributed.device_mesh puts before the name of a dimension in the description of its group."""
 
 
 def describe(models: list[Any], tensors: list[Any]) -> training_events.LayoutParts | None:
@@ -49,6 +47,7 @@ def describe(models: list[Any], tensors: list[Any]) -> training_events.LayoutPar
             )
             if piece:
                 pieces.setdefault(piece, []).append(place)
+        axes.update(dict.fromkeys(pipelines.list_axes()))
         for name, ranks in _list_groups():
             axes[("group", name, ranks)] = None
     except Exception as error:
@@ -113,6 +112,17 @@ def _list_parts(module: Any) -> list[Any]:
         one = getattr(state, "_fsdp_param_group", None)
         held = [one] if one is not None else []
     return list(held)
+
+
+def list_policies(module: Any) -> list[Any]:
+    """Return the precisions that fully_shard was told to compute a module in."""
+    if not any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
+        return []
+    try:
+        return [getattr(each, "mp_policy", None) for each in _list_parts(module)]
+    except Exception as error:
+        journal.failed("layout", error)
+        return []
 
 
 def find_part(model: Any) -> Any:
@@ -201,6 +211,5 @@ def _list_groups() -> list[tuple[str, tuple[int, ...]]]:
     for group in held:
         ranks = tuple(sorted(int(rank) for rank in world.pg_group_ranks[group]))
         if 1 < len(ranks) < everyone:
-            told = str(getattr(group, "group_desc", "") or "")
-            found.append((told[len(_MESH) :] if told.startswith(_MESH) else "", ranks))
+            found.append((groups.find_dimension(group), ranks))
     return list(dict.fromkeys(found))

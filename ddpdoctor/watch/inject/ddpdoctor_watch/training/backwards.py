@@ -13,7 +13,7 @@ import time
 from ..calls import ring
 from ..core import budget, lifetime, progress, wrapping
 from ..models import prints
-from . import clocks, finite, gathers, gradients, losses, places, scaling, syncs
+from . import clocks, finite, gathers, gradients, losses, places, reference, scaling, syncs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
             gathers.note_backward(given[0])
             losses.note_backward(given[0], frame)
             scaling.note_backward(given[0], frame)
+            if reference.enabled:
+                reference.note_backward(given[0])
     if began:
         budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 

@@ -11,7 +11,7 @@ import time
 
 from ..core import budget, frames, lifetime, unseen
 from ..models import prints
-from . import loaders
+from . import loaders, reference
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def take_forward(model: int, frame: FrameType) -> None:
 
 def take_call(model: int, frame: FrameType) -> None:
     """Look at what a model that is not wrapped is given, by position, in the frame of its call."""
+    if reference.enabled:
+        reference.note_forward(frame)
     place, epoch = loaders.current()
     if _is_due(model, place, epoch):
         _take(model, place, epoch, frame.f_locals.get("args", ()), frame, False)

@@ -6,6 +6,10 @@ forward that reduces, a collective of the program's own. Ranks that meet come th
 down can be compared; how long a backward takes cannot, for who is early waits there for who is late.
 
 Steps are kept in a bounded number of columns, which grow wider: sums of the phases, and of one step the meetings.
+
+To measure a step costs some 0.1 ms. Where that is more than 1 % of it, one step of each two, four, eight or sixteen
+is measured once the job has run for a while, and counts for all of them. Which one comes from its number alone, so that
+ranks measure the same ones.
 """
 
 from __future__ import annotations
@@ -34,6 +38,12 @@ LOOKS = 64
 """Iterations of which DistributedDataParallel's own times are kept."""
 EARLY, EACH = 10, 100
 """It measures the iterations up to this one, and each of so many (torch/csrc/distributed/c10d/logger.cpp)."""
+_ALL_UP_TO = 1024
+"""Steps that are measured however short they are."""
+_LONG_NS = 20_000_000
+"""Steps that are as long are all measured."""
+_MOST_APART = 16
+"""Steps of which one is measured, at most."""
 _FIRST_WRITE = 16
 _LATEST_NS = 300_000_000_000
 """After which what is known is written at the latest, in a job whose steps are long."""
@@ -52,6 +62,12 @@ class _State:
         """Number of the optimizer whose steps are counted."""
         self.others = 0
         self.steps = -WARM_UP
+        self.each = 1
+        """One step of so many is measured, and counts for all of them."""
+        self.chosen = 0
+        """The one of those that are made now."""
+        self.block = 0
+        """When the last multiple of the largest distance was made."""
         self.width = 1
         self.columns: list[_Steps] = []
         self.column: _Steps | None = None
@@ -130,6 +146,9 @@ def end_step(optimizer: int) -> None:
             return
         state.closer = optimizer
     state.others = 0
+    rested = watch.resting
+    if rested:
+        stopwatch.wake()
     if not stopwatch.begin():
         return
     enter(OPTIMIZER)
@@ -139,13 +158,18 @@ def end_step(optimizer: int) -> None:
     else:
         column = state.column or _begin_column(state, step)
         column.count = count = column.count + 1
-        column.reduced += state.reduced
-        if step == column.sampled:
-            column.marks, column.met = watch.marks, watch.met
-        state.whole = watch.spent[:]
+        if not rested:
+            each = state.each
+            column.reduced += state.reduced * each
+            if each > 1:
+                watch.spent = [was + each * (now - was) for was, now in zip(state.whole, watch.spent)]
+            if step == column.sampled:
+                column.marks, column.met = watch.marks, watch.met
+            state.whole = watch.spent[:]
         if count >= state.width:
             state.column = None
             watch.spent = [0] * PHASES
+            state.whole = watch.spent[:]
         watch.marking = count >= state.width or step + 1 == column.sampled
         if step >= state.next_write or watch.since - state.written > _LATEST_NS:
             write()
@@ -153,6 +177,31 @@ def end_step(optimizer: int) -> None:
         watch.marks = []
         watch.met = 0
     state.reduced = 0
+    if step >= _ALL_UP_TO:
+        _choose(state, step)
+
+
+def _choose(state: _State, step: int) -> None:
+    """Rest until the next step that is to be measured.
+
+    Args:
+        state: Ours.
+        step: The one that has just ended.
+    """
+    if not step % _MOST_APART:
+        now = stopwatch.state.since
+        took = (now - state.block) // _MOST_APART
+        state.each = 1
+        while state.block and state.each < _MOST_APART and took * state.each < _LONG_NS:
+            state.each *= 2
+        if budget.level == budget.DEEP:
+            state.each = 1
+        state.block = now
+    if state.each > 1:
+        if not step % state.each:
+            state.chosen = choose_sampled(step + 1, state.each)
+        if step + 1 != state.chosen:
+            stopwatch.rest()
 
 
 def _begin_column(state: _State, step: int) -> _Steps:
@@ -181,7 +230,7 @@ def note_forward(wrapper: Any, count: int) -> None:
         count: Of its forwards with a reduction, without the one that begins.
     """
     state = _state
-    if count <= WARM_UP or (count > EARLY and count % EACH) or not stopwatch.is_watched():
+    if count <= WARM_UP or (count > EARLY and count % EACH) or not stopwatch.is_own():
         return
     logged = getattr(getattr(wrapper, "logger", None), "_get_ddp_logging_data", None)
     if logged is None:
@@ -310,7 +359,8 @@ def time_batches(iterator: Any, place: int, workers: bool, length: int | None) -
         try:
             state, since = _state, stopwatch.state.since
             if before >= 0 and enter(before if before in (FORWARD, OPTIMIZER) else OTHER) == DATA:
-                state.loaders[place] = state.loaders.get(place, 0) + stopwatch.state.since - since
+                took = state.each * (stopwatch.state.since - since)
+                state.loaders[place] = state.loaders.get(place, 0) + took
         except Exception as error:
             journal.failed("clocks", error)
         return iter(

@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 
-from ..core import budget, journal, lifetime, progress, unseen
+from ..core import budget, journal, lifetime, progress, stopwatch, unseen
 from ..models import ddp, prints, tree
 from . import finite, places
 
@@ -176,7 +176,8 @@ def note_backward(busy: bool) -> None:
         busy: Nothing may be computed in it.
     """
     global _busy, _record
-    _busy, _record = busy, unseen.find_record()
+    _busy = busy or stopwatch.state.resting != 0
+    _record = None if _busy else unseen.find_record()
     for watched in tuple(_pending) if _pending else ():
         watched.tries += 1
         wrapper = watched.wrapper()

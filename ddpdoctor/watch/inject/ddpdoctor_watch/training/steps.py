@@ -16,7 +16,7 @@ import time
 
 from ..core import budget, frames, journal, lifetime, progress, stopwatch, unseen
 from ..models import ddp, joins, modules, prints, resumes
-from . import clocks, companions, scaling, states, syncs
+from . import clocks, companions, reference, scaling, states, syncs
 from .optimizers import LEAST_DISTANCE, SITE_FRAMES, Optimizer, is_whole, look_at, write_step
 
 TYPE_CHECKING = False
@@ -243,7 +243,8 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
     busy = prints.explain_busy()
     if busy is not None:
         budget.abstain(busy)
-    if busy is None and step > _FREE and not budget.affordable():
+    free = reference.LAST if reference.enabled else _FREE
+    if busy is None and step > free and not budget.affordable():
         busy = (
             f"sampling had taken more than {budget.SHARE:.0%} of the time: later steps were sampled "
             "less often"
@@ -255,6 +256,8 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
     began = time.monotonic_ns()
     look_at(entry, optimizer, frame)
     entry.before = prints.measure(entry.tensors)
+    if reference.enabled:
+        reference.note_before(entry)
     entry.averaged = entry.rounds.list_averaged()
     entry.scaled = scaling.take(frame)
     entry.states = None
@@ -273,6 +276,8 @@ def _take_after(entry: Optimizer) -> None:
         for place, tensor in enumerate(entry.tensors)
     ]
     _write_step(entry, entry.steps, values, gradients)
+    if reference.enabled:
+        reference.note_after(entry, gradients)
     entry.tensors = []  # not to be kept alive by us
     _spend(entry, began)
 

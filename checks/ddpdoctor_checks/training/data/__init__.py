@@ -1,0 +1,1 @@
+"""What ranks are given: samplers, splits, batches, random numbers."""

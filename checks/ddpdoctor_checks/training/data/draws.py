@@ -1,0 +1,86 @@
+"""DAT006: random numbers that are the same on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training.fingerprints import BatchLook
+from ddpdoctor.evidence.training.shares import Share
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.common.frames import user_line
+from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.places import in_line
+from ddpdoctor_checks.common.wording import capitalise, count_of, name_set
+from ddpdoctor_checks.training.replicas.parted import NEEDS
+from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
+
+FEWEST = 3
+"""Batches in a row before which the numbers must have been equal, and each time further on."""
+
+
+@check("DAT006", family="training", needs=NEEDS, id="training.draws", required=False, commands=JOB)
+def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
+    """Ranks of one wrapper draw the same random numbers from batch to batch while they are given different data."""
+    if not any(look.draws for node in evidence.training for look in node.batches):
+        raise NotApplicable("no random numbers of ranks were seen before training batches")
+    if not list_wrappers(evidence):
+        return
+    looks: dict[tuple[int, str], dict[int, list[BatchLook]]] = {}
+    for node in evidence.training:
+        for look in node.batches:
+            if look.epoch == 1 and look.model > 0:
+                looks.setdefault((look.model, look.loader), {}).setdefault(look.index, []).append(look)
+    for (model, _), rows in looks.items():
+        for peers in list_groups(evidence, model):
+            ranks = _find_equal(rows, peers)
+            if ranks:
+                yield _tell(ranks, rows)
+                return
+
+
+def _find_equal(rows: dict[int, list[BatchLook]], peers: RankSet) -> RankSet:
+    """Return the ranks whose draws are equal before each batch; none where one was not seen."""
+    draws = [_read(rows[index], peers, lambda look: look.draws) for index in sorted(rows)]
+    batches = [_read(rows[index], peers, lambda look: look.batches) for index in sorted(rows)]
+    if len(draws) < FEWEST or len(peers) < 2 or any(len(row) < len(peers) for row in (*draws, *batches)):
+        return RankSet()
+    equal = all(len(set(row.values())) == 1 for row in draws)
+    moving = len({next(iter(row.values())) for row in draws}) == len(draws)
+    differing = all(len(set(row.values())) == len(row) for row in batches)
+    return peers if equal and moving and differing else RankSet()
+
+
+def _read(
+    looks: Iterable[BatchLook], peers: RankSet, shares: Callable[[BatchLook], Iterable[Share]]
+) -> dict[int, str]:
+    """Return by rank what was seen before or in one batch."""
+    return {
+        rank: share.digest
+        for look in looks
+        for share in shares(look)
+        for rank in share.ranks
+        if rank in peers
+    }
+
+
+def _tell(ranks: RankSet, rows: dict[int, list[BatchLook]]) -> Finding:
+    line = user_line(rows[min(rows)][0].frames)
+    return Finding(
+        message=f"{capitalise(name_set(ranks))} draw the same random numbers from batch to batch, on different data: "
+        "dropout, noise and augmentation in these processes are the same on all of them.",
+        ranks=ranks,
+        where=in_line(line, ranks, "culprit"),
+        evidence=(
+            EvidenceItem("draws", (
+                "torch's CPU random number generator is in the same state before "
+                f"{count_of(len(rows), 'batch', 'batches')} in a row, and advances each time"
+            ), ranks),
+        ),
+        fix=(Fix("seed again by rank, after the model was created and wrapped",
+                 code="torch.manual_seed(seed + dist.get_rank())"),),
+        details={"batches": len(rows)},
+        severity="info",
+        role="advice",
+        confidence="medium",
+    )  # fmt: skip

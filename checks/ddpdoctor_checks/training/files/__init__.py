@@ -1,0 +1,1 @@
+"""Files over which ranks race, and checkpoints that were loaded wrongly."""

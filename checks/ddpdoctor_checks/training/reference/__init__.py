@@ -1,0 +1,1 @@
+"""A job beside its reference: whether they differ beyond what arithmetic explains, and in what."""

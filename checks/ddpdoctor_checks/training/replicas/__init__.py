@@ -1,0 +1,1 @@
+"""Replicas of one model that part, and why."""

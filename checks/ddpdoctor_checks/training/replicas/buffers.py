@@ -1,0 +1,157 @@
+"""NUM002 and DDP013: buffers that differ where they are used, statistics of a few samples each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training.fingerprints import WrapperSetup
+from ddpdoctor.evidence.training.merging import join_evaluations
+from ddpdoctor.evidence.training.numerics import BufferLook
+from ddpdoctor.evidence.training.shares import Share
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
+from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.places import in_line
+from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.training.replicas.divergence import differ_slightly
+from ddpdoctor_checks.training.replicas.parted import NEEDS
+from ddpdoctor_checks.training.wrappers import find_wrapper, list_groups, list_wrappers, name_model
+
+FEW_SAMPLES = 8
+"""Samples of a rank below which the mean and variance of a batch are too noisy: the error of BatchNorm rises steeply
+below 8 in https://arxiv.org/abs/1803.08494, figure 1."""
+VERY_FEW = 4
+"""Below which it is a warning; from which on it is a hint."""
+_NAMES = 3
+_COUNTERS = ("num_batches_tracked",)
+"""Buffers of torch's BatchNorm that no evaluation uses."""
+_THROUGH = Fix(
+    "evaluate through the wrapper",
+    code="model.eval()\nwith torch.no_grad():\n    out = model(x)   # not model.module(x)",
+)
+_EQUAL = (
+    Fix(
+        "make buffers equal before the evaluation",
+        code="for buffer in model.module.buffers():\n    dist.broadcast(buffer, src=0)",
+    ),
+    Fix(
+        "on GPUs synchronize BatchNorm across ranks",
+        code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before wrapping",
+    ),
+)
+Shares = tuple[Share, ...]
+
+
+@check("NUM002", family="training", needs=NEEDS, id="training.buffers", required=False, commands=JOB)
+def find_buffers(evidence: Evidence) -> Iterable[Finding]:
+    """Buffers of a wrapped model (running statistics) differ over ranks where several evaluate with them."""
+    if not any(node.numerics.evaluations for node in evidence.training):
+        raise NotApplicable("no evaluation with buffers that the wrapper does not broadcast was seen")
+    told: set[int] = set()
+    for look in join_evaluations(evidence.training):
+        wrapper = find_wrapper(evidence, look.wrapper)
+        for group in list_groups(evidence, look.wrapper):
+            ranks = RankSet(rank for rank in look.ranks if rank in group)
+            differing = _list_differing(look.buffers, ranks)
+            if differing and look.wrapper not in told:
+                told.add(look.wrapper)
+                yield _tell_buffers(look, wrapper, ranks, differing)
+
+
+def _list_differing(buffers: Mapping[str, Shares], ranks: RankSet) -> dict[str, Shares]:
+    found = {}
+    for name, shares in buffers.items():
+        by_digest: dict[str, Share] = {}
+        for share in shares:
+            who = RankSet(rank for rank in share.ranks if rank in ranks)
+            if who:
+                known = by_digest.get(share.digest)
+                by_digest[share.digest] = replace(share, ranks=known.ranks.union(who) if known else who)
+        if (
+            len(by_digest) > 1
+            and name.rpartition(".")[2] not in _COUNTERS
+            and not _is_slight([share.norm for share in by_digest.values()])
+        ):
+            found[name] = tuple(by_digest.values())
+    return found
+
+
+def _is_slight(norms: Sequence[float | None]) -> bool:
+    """Whether buffers differ by rounding; where norms are equal and contents are not, places or signs differ."""
+    return len(set(norms)) > 1 and differ_slightly(norms)
+
+
+def _tell_buffers(
+    look: BufferLook, setup: WrapperSetup | None, ranks: RankSet, differing: Mapping[str, Shares]
+) -> Finding:
+    line = user_line(look.frames)
+    how = (
+        ": it is called without its wrapper, which would broadcast them"
+        if look.door == "module" and look.broadcasts
+        else ", and its DistributedDataParallel has broadcast_buffers=False"
+    )
+    names = list(differing)
+    first = differing[names[0]]
+    norms = join_words(
+        f"{share.norm:.5g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
+        for share in first[:4]
+    )
+    return Finding(
+        message=f"{capitalise(name_set(ranks))} evaluate {name_model(setup)}{tell_line(line)} with different buffers "
+        f"({join_words(names, few=_NAMES)}){how}.",
+        ranks=ranks,
+        where=in_line(line, ranks, "culprit"),
+        evidence=(
+            EvidenceItem("buffers", f"after step {look.step}: norm of {names[0]} is {norms}"),
+            EvidenceItem("buffers", f"{count_of(max(look.differing, len(names)), 'buffer')} differ"),
+        ),
+        fix=(_THROUGH, *_EQUAL) if look.broadcasts else _EQUAL,
+        details={"step": look.step, "evaluation": look.evaluation, "door": look.door, "buffers": names},
+        confidence="high" if look.broadcasts else "medium",
+    )  # fmt: skip
+
+
+@check("DDP013", family="training", needs=NEEDS, id="training.batch_norm", required=False, commands=JOB)
+def find_batch_norm(evidence: Evidence) -> Iterable[Finding]:
+    """BatchNorm in a wrapped model normalises over fewer than 8 samples of each rank."""
+    wrappers = {wrapper.number: wrapper for wrapper in list_wrappers(evidence) if len(wrapper.group) != 1}
+    if not wrappers:
+        raise NotApplicable("no DistributedDataParallel was seen")
+    for number, setup in sorted(wrappers.items()):
+        sizes = [
+            look.shape[0]
+            for node in evidence.training
+            for look in node.batches
+            if look.model == number and look.shape
+        ]
+        if setup.batch_norms and sizes and max(sizes) < FEW_SAMPLES:
+            ranks = RankSet().union(*list_groups(evidence, number))
+            yield _tell_batch_norm(setup, ranks, max(sizes))
+
+
+def _tell_batch_norm(setup: WrapperSetup, ranks: RankSet, size: int) -> Finding:
+    line = user_line(setup.frames)
+    samples = count_of(size, "sample")
+    verb = choose_form(setup.batch_norms, "normalises", "normalise")
+    return Finding(
+        message=(
+            f"{count_of(setup.batch_norms, 'BatchNorm')} of {name_model(setup)} {verb} over the {samples} "
+            "of each rank, not over those of all ranks."
+        ),
+        ranks=ranks,
+        where=in_line(line, ranks, "noticed"),
+        evidence=(EvidenceItem("batches", f"the largest batch seen on a rank has {samples}"),),
+        fix=(
+            Fix(
+                "on GPUs synchronize BatchNorm across ranks",
+                code="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before wrapping",
+            ),
+            Fix("or use GroupNorm or LayerNorm, which do not depend on other samples"),
+        ),
+        details={"modules": setup.batch_norms, "samples": size},
+        role="advice",
+        severity=None if size < VERY_FEW else "info",
+        confidence="medium",
+    )  # fmt: skip

@@ -1,0 +1,352 @@
+"""Where replicas part, and why: from who agrees with whom at each step to one cause for each model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training.fingerprints import (
+    StateLook,
+    StepLook,
+    TensorLook,
+    WrapperLook,
+    WrapperSetup,
+)
+from ddpdoctor.evidence.training.shares import Share
+from ddpdoctor_checks.common.wording import find_odd
+from ddpdoctor_checks.training.replicas.models import Replica, agrees_over, leave_ignored, list_replicas
+from ddpdoctor_checks.training.replicas.shared_parts import find_shared_parted
+
+LAST_BITS = 1e-6
+"""Relative difference of norms up to which parameters count as equal but for their last bits, where the
+gradients agree."""
+MOST_STEPS = 0.5
+"""Of the parameters' elements, that collectives carry in each step where gradients are averaged by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """How the replicas of one model parted."""
+
+    code: str
+    replica: Replica
+    first: StepLook | None
+    """The first look at which parameters differ; None where there was none after the gradients did."""
+    gradients: StepLook | None = None
+    """The first look at which gradients differ; None where they never do."""
+    tensors: tuple[TensorLook, ...] = ()
+    """Those that the cause is about."""
+    ranks: RankSet = field(default_factory=RankSet)
+    way: WrapperLook | None = None
+    """What was done with the wrapper."""
+    at_start: bool = False
+    """They differ before the first step."""
+    slight: bool = False
+    """They differ in their last bits only."""
+    state: StateLook | None = None
+    """Part of the optimizer's state that differs while parameters and gradients are equal."""
+    state_step: int = 0
+    """Before which step."""
+    confidence: str = "high"
+    between: bool = False
+    """It happened in a step between two looks: counts tell it."""
+    advice: bool = False
+    """It may well be meant."""
+    unsure: bool = False
+    """Nothing tells whether the ranks train one model or each its own."""
+    shared: bool = False
+    """Tensors are those that ranks hold alike beside parts of their own of one model."""
+
+
+def judge_replicas(evidence: Evidence) -> list[Parting]:
+    """Return for each model whose replicas parted how and why."""
+    found = []
+    for replica in list_replicas(evidence):
+        parting = _judge(leave_ignored(replica))
+        if parting is not None and parting.code == "DDP015":
+            parting = _weigh_unwrapped(evidence, parting)
+        if parting is not None:
+            found.append(parting)
+    return found
+
+
+def _judge(replica: Replica) -> Parting | None:
+    sure = [look for look in replica.looks if look.final or not look.joined]
+    parted = [look for look in sure if len(look.values) > 1]
+    unequal = [look for look in sure if len(look.gradients) > 1 or _partly_missing(look)]
+    if not parted and not unequal:
+        return None
+    first, gradients = next(iter(parted), None), next(iter(unequal), None)
+    if first is not None and _agree_after(replica, first, first.values):
+        return None  # equal again: averaged between steps, or broadcast
+    if first is None and gradients is not None:
+        later = [look for look in replica.looks if look.step > gradients.step]
+        # What differs of several models is not always known: it is no difference of this one.
+        if any(not look.values for look in later) or _agree_after(
+            replica, gradients, _part_gradients(gradients)
+        ):
+            return None  # gradients differ, and what was made of them does not
+    at_start = first is not None and first.step == 1
+    if replica.wrapper is None and replica.kept:
+        return _judge_kept(replica, first, gradients, at_start)
+    if replica.wrapper is None:
+        return _judge_unwrapped(replica, first, gradients, at_start)
+    confidence = "high" if first is not None else "medium"
+    if gradients is not None and (first is None or gradients.step <= first.step) and not at_start:
+        return replace(_explain(replica, replica.wrapper, first, gradients), confidence=confidence)
+    if first is None:
+        return None
+    differing = tuple(each for each in first.tensors if len(each.values) > 1)
+    parameters = {each.name: each for each in differing if each.kind == "parameter"}
+    if gradients is not None:
+        parameters |= {each.name: each for each in gradients.tensors if len(each.gradients) > 1}
+        added = tuple(parameters.values())
+        if added and not any(each.reduced or each.ignored for each in added):
+            # Each rank has drawn its own: DistributedDataParallel would have made them equal at the wrap.
+            return Parting("DDP006", replica, first, gradients, added, replica.ranks, at_start=at_start)
+    if _lacks_forwards(replica, first):
+        ranks = RankSet().union(*(way.ranks for way in first.wrappers))
+        return Parting("DDP008", replica, first, None, differing, ranks, first.wrappers[0], between=True)
+    rated = bool(find_rates(replica, first.step))
+    stated = _find_state(replica, first) if not rated else None
+    if stated is not None:
+        step, state = stated
+        ranks = _minority(state.values)
+        return Parting("NUM006", replica, first, gradients, differing, ranks, state=state, state_step=step)
+    return Parting(
+        "NUM006" if rated and not at_start else "NUM001",
+        replica,
+        first,
+        gradients,
+        differing,
+        _minority(first.values),
+        at_start=at_start,
+        slight=_is_slight(replica, first, gradients),
+    )
+
+
+def _agree_after(replica: Replica, apart: StepLook, shares: Sequence[Share]) -> bool:
+    """Whether ranks that differ at one look hold the same at a later one."""
+    return any(look.step > apart.step and agrees_over(look, shares) for look in replica.looks)
+
+
+def _part_gradients(look: StepLook) -> Sequence[Share]:
+    """Return which ranks have the same gradients; those that have none of a tensor are another part."""
+    lacking = (
+        (*each.gradients, Share("", each.missing)) for each in look.tensors if _differs_in_missing(each)
+    )
+    return look.gradients if len(look.gradients) > 1 else next(lacking, ())
+
+
+def _lacks_forwards(replica: Replica, first: StepLook) -> bool:
+    """Whether the steps up to the look at which parameters differ outnumber the forwards that reduce.
+
+    Its forwards are those since the look before, at which gradients were equal. So are its own gradients: the steps
+    that lack a forward lie in between.
+    """
+    if first.step == 1 or len(first.gradients) > 1 or not first.wrappers:
+        return False
+    made = first.step - first.final - last_before(replica, first)
+    return all(0 <= way.synced < made and way.alone > 0 for way in first.wrappers)
+
+
+def last_before(replica: Replica, look: StepLook) -> int:
+    """Return the step of the look before one; 0 where it is the first."""
+    return max((each.step for each in replica.looks if each.step < look.step), default=0)
+
+
+def find_rates(replica: Replica, until: int | None = None) -> tuple[Share, ...]:
+    """Return the learning rates, or else their sums over all steps, of the first look at which ranks differ in them.
+
+    Args:
+        replica: the ranks and their looks.
+        until: the last step that counts; None for all.
+    """
+    looks = [look for look in replica.looks if until is None or look.step <= until]
+    uneven = len(replica.setup.steps) > 1
+    now = next((look.rates for look in looks if len(look.rates) > 1), ())
+    return now or next(
+        (look.rated for look in looks if len(look.rated) > 1 and not (look.final and uneven)), ()
+    )
+
+
+def _find_state(replica: Replica, first: StepLook) -> tuple[int, StateLook] | None:
+    """Return the part of the optimizer's state that differs before parameters do, and before which step."""
+    if not replica.setup.uniform:
+        return None  # each rank holds the state of other parameters
+    for look in replica.looks:
+        if look.step >= first.step:
+            break
+        differing = [each for each in look.states if len(each.values) > 1]
+        if differing and len(look.values) == 1:
+            return look.step, next(
+                (each for each in differing if each.parameter or each.setting), differing[0]
+            )
+    return None
+
+
+def _judge_kept(
+    replica: Replica, first: StepLook | None, gradients: StepLook | None, at_start: bool
+) -> Parting | None:
+    """Ranks that hold the same part of a model without a wrapper: their parameters are equal, or replicas parted."""
+    if first is None or not replica.setup.uniform:
+        return None
+    differing = tuple(each for each in first.tensors if len(each.values) > 1)
+    slight = _is_slight(replica, first, gradients)
+    ranks = _minority(first.values)
+    return Parting("NUM001", replica, first, gradients, differing, ranks, at_start=at_start, slight=slight)
+
+
+def _judge_unwrapped(
+    replica: Replica, first: StepLook | None, gradients: StepLook | None, at_start: bool
+) -> Parting | None:
+    """A model that nothing reduces; one that differs from the beginning may be meant to: another one on each rank."""
+    if not replica.setup.uniform or gradients is None or first is None:
+        return None
+    if any(each.reduced for each in (*first.tensors, *gradients.tensors)):
+        return None
+    return Parting(
+        "DDP015",
+        replica,
+        first,
+        gradients,
+        tuple(each for each in gradients.tensors if len(each.gradients) > 1),
+        replica.ranks,
+        at_start=at_start,
+    )
+
+
+def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
+    """Say how sure it is that the ranks' models are meant to be one; None for parts of a model.
+
+    A sampler that cuts the data into as many parts as there are ranks tells that they are, and so do collectives that
+    carry as much as the parameters in each step. Folds, members of an ensemble and trials of a search have neither.
+    """
+    replica, world = parting.replica, len(parting.replica.ranks)
+    shared = find_shared_parted(replica) if parting.at_start and is_moved(replica, "carried") else None
+    if shared is not None:
+        told = replace(
+            parting, code="NUM001", first=shared[1], gradients=shared[0], tensors=shared[1].tensors
+        )
+        return replace(told, at_start=False, shared=True, confidence="low")
+    loaders = [loader for node in evidence.training for loader in node.loaders]
+    trained = {look.loader for node in evidence.training for look in node.epochs if look.steps}
+    sharded = any(loader.replicas == world and loader.loader in trained for loader in loaders)
+    batches = [look for node in evidence.training for look in node.batches if look.model == replica.model]
+    if not sharded and any(len(share.ranks) > 1 for look in batches for share in look.batches):
+        return None
+    rates = bool(find_rates(replica))
+    partly = parting.at_start and not _differs_throughout(parting)
+    if rates or partly or is_moved(replica, "exchanged") or _has_rounds(evidence, replica):
+        return replace(parting, confidence="low", advice=True)
+    if sharded:
+        return replace(parting, confidence="medium" if parting.at_start else "high")
+    if is_moved(replica, "carried") and batches and not parting.at_start:
+        return replace(parting, confidence="medium")
+    return replace(parting, confidence="low", advice=True, unsure=not parting.at_start)
+
+
+def _has_rounds(evidence: Evidence, replica: Replica) -> bool:
+    """Whether the ranks part under one optimizer and are equal where the next one begins: averaged in between.
+
+    Optimizers that are stepped in turn, such as those of a generator and a discriminator, are no rounds.
+    """
+    rows = [
+        each
+        for each in list_replicas(evidence)
+        if each.name == replica.name
+        and each.ranks == replica.ranks
+        and each.setup.parameters == replica.setup.parameters
+    ]
+    return any(
+        _is_parted(before)
+        and before.setup.number not in after.setup.alongside
+        and any(look.step == 1 and after.agrees(look) for look in after.looks)
+        for before, after in itertools.pairwise(rows)
+    )
+
+
+def _is_parted(replica: Replica) -> bool:
+    return any(len(look.values) > 1 for look in replica.looks)
+
+
+def _differs_throughout(parting: Parting) -> bool:
+    """Whether all that the optimizer steps differs; where a part is kept equal, the rest may be a rank's own."""
+    setup, gradients = parting.replica.setup, parting.gradients
+    return gradients is not None and not setup.wrappers and gradients.differing >= setup.parameters
+
+
+def is_moved(replica: Replica, name: str) -> bool:
+    """Whether the program's own calls carry all of the parameters or gradients in most steps.
+
+    Args:
+        replica: a model and its looks.
+        name: ``carried`` by collectives, or ``exchanged`` by sends and receives.
+    """
+    looks = [look for look in replica.looks if not look.final]
+    return any(
+        getattr(look, name) >= (look.step - before.step) * MOST_STEPS
+        for before, look in itertools.pairwise(looks)
+    )
+
+
+def _explain(replica: Replica, wrapper: WrapperSetup, first: StepLook | None, gradients: StepLook) -> Parting:
+    """Return why gradients differ of a model that is wrapped."""
+    tensors = tuple(
+        each for each in gradients.tensors if len(each.gradients) > 1 or _differs_in_missing(each)
+    )
+    told = Parting("NUM001", replica, first, gradients, tensors, _minority((first or gradients).values))
+    around = [way for way in gradients.wrappers if way.synced == 0 and way.alone == 0]
+    if around:
+        ranks = RankSet().union(*(way.ranks for way in around))
+        seen = next((way for way in around if way.bypassed), around[0])
+        return replace(told, code="DDP005", ranks=ranks, way=seen)
+    unsynced = [way for way in gradients.wrappers if way.last_synced is False and way.alone > 0]
+    if unsynced:
+        ranks = RankSet().union(*(way.ranks for way in unsynced))
+        return replace(told, code="DDP008", ranks=ranks, way=unsynced[0])
+    unknown = tuple(each for each in tensors if not each.reduced and not each.ignored)
+    if unknown and len(unknown) == len(tensors):
+        return replace(told, code="DDP006", ranks=replica.ranks, tensors=unknown)
+    lacking = tuple(
+        each
+        for each in gradients.tensors
+        if any(rank in each.reduced and rank in each.trainable for rank in each.missing)
+    )
+    if lacking and not wrapper.find_unused_parameters and not wrapper.hooks:
+        everywhere = any(len(each.missing) == len(replica.ranks) for each in lacking)
+        ranks = replica.ranks if everywhere else RankSet().union(*(each.missing for each in lacking))
+        return replace(told, code="DDP001" if everywhere else "DDP002", ranks=ranks, tensors=lacking)
+    return told
+
+
+def _differs_in_missing(tensor: TensorLook) -> bool:
+    """Some ranks have a gradient of it and others that train it have none."""
+    return bool(tensor.missing) and bool(tensor.gradients)
+
+
+def _partly_missing(look: StepLook) -> bool:
+    return any(_differs_in_missing(each) for each in look.tensors)
+
+
+def _minority(shares: Sequence[Share]) -> RankSet:
+    """Return the ranks that differ from the most; all where no part is larger than the others, or there is one."""
+    parts = [share.ranks for share in shares]
+    return find_odd(parts) or RankSet().union(*parts)
+
+
+def _is_slight(replica: Replica, first: StepLook, gradients: StepLook | None) -> bool:
+    """Whether ranks differ in the last bits only, as far as the last look with norms tells."""
+    if gradients is not None:
+        return False
+    listed = [look for look in replica.looks if look.step >= first.step and look.tensors]
+    differing = [each.values for each in (listed[-1].tensors if listed else ()) if len(each.values) > 1]
+    return bool(differing) and all(differ_slightly([share.norm for share in values]) for values in differing)
+
+
+def differ_slightly(norms: Sequence[float | None]) -> bool:
+    """Whether norms are all known and differ in their last bits only."""
+    known = [norm for norm in norms if norm is not None]
+    return len(known) == len(norms) and max(known) - min(known) <= LAST_BITS * max(max(known), 1e-30)

@@ -1,0 +1,359 @@
+"""Sentences about replicas that parted: what is wrong, where, what was seen, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.training.fingerprints import StepLook, TensorLook
+from ddpdoctor.evidence.training.shares import Share
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
+from ddpdoctor_checks.common.frames import tell_line, user_frames, user_line
+from ddpdoctor_checks.common.places import in_frame
+from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
+from ddpdoctor_checks.training.replicas.divergence import Parting, find_rates, last_before
+
+MOST_SHARES = 4
+"""Values of one tensor that a sentence names."""
+_NAMES = 3
+"""Parameters that a sentence names."""
+
+
+def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
+    """Return the finding for replicas that parted."""
+    say, fixes = _WAYS[parting.code]
+    if parting.shared:
+        fixes = _SHARED
+    steps = parting.replica.setup.frames
+    call = user_line(parting.way.bypass) if parting.way is not None else None
+    line = call or user_line(steps)
+    return Finding(
+        message=f"{say(parting, line)} {_say_consequence(parting)}",
+        ranks=parting.ranks,
+        victims=parting.replica.ranks.minus(parting.ranks),
+        where=_list_places(parting, call, steps),
+        evidence=tuple(_list_evidence(parting)),
+        fix=fixes,
+        details=_detail(parting),
+        confidence=parting.confidence,
+        severity=severity,
+        code=parting.code,
+    )
+
+
+def _find_wrap(parting: Parting) -> Frame | None:
+    return user_line(parting.replica.wrapper.frames) if parting.replica.wrapper is not None else None
+
+
+def _names(tensors: Sequence[TensorLook]) -> str:
+    noun = "Parameter" if len(tensors) == 1 else "Parameters"
+    return f"{noun} {join_words((each.name for each in tensors), few=_NAMES)}"
+
+
+def _say_bypassed(parting: Parting, line: Frame | None) -> str:
+    who = capitalise(name_set(parting.ranks))
+    seen = parting.way is not None and parting.way.bypassed is not None
+    if seen:
+        return (
+            f"{who} train {parting.replica.name} bypassing DistributedDataParallel{tell_line(line)}: "
+            "gradients are never reduced."
+        )
+    return (
+        f"{who} step the parameters of {parting.replica.name}{tell_line(line)}, whose "
+        "DistributedDataParallel ran no training forward pass: gradients are never reduced."
+    )
+
+
+def _say_changed(parting: Parting, line: Frame | None) -> str:
+    unfrozen = [each.name for each in parting.tensors if each.name in parting.replica.setup.unfrozen]
+    what = "required no gradient" if unfrozen else "did not exist"
+    return (
+        f"{_names(parting.tensors)} of {parting.replica.name} {what} when the model was wrapped"
+        f"{tell_line(_find_wrap(parting))}: "
+        "DistributedDataParallel does not reduce the gradient."
+    )
+
+
+def _say_unsynced(parting: Parting, line: Frame | None) -> str:
+    if parting.between and parting.first is not None and parting.way is not None:
+        before = last_before(parting.replica, parting.first)
+        made = parting.first.step - parting.first.final - before
+        return (
+            f"{capitalise(name_set(parting.ranks))} sometimes step the optimizer{tell_line(line)} after "
+            f"forward passes under no_sync() only: since step {before} there were {count_of(made, 'step')} "
+            f"but only {count_of(parting.way.synced, 'forward pass', 'forward passes')} that reduce the "
+            f"gradients of {parting.replica.name}, and {parting.way.alone} under no_sync()."
+        )
+    return (
+        f"{capitalise(name_set(parting.ranks))} step the optimizer{tell_line(line)} after a forward pass "
+        f"under no_sync(): the gradients of {parting.replica.name} are not reduced."
+    )
+
+
+def _say_unused(parting: Parting, line: Frame | None) -> str:
+    idle = all(each.idle for each in parting.tensors)
+    why = " (its forward never ran)" if idle else ""
+    return (
+        f"{_names(parting.tensors)} of {parting.replica.name}{why} received no gradient on "
+        f"{name_set(parting.ranks)}: DistributedDataParallel waits for it, and does not reduce the rest of "
+        "its bucket."
+    )
+
+
+def _say_unwrapped(parting: Parting, line: Frame | None) -> str:
+    return (
+        f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{tell_line(line)} with "
+        "local gradients: nothing wraps the model, and nothing reduces them."
+    )
+
+
+def _say_diverged(parting: Parting, line: Frame | None) -> str:
+    name = parting.replica.name
+    everyone = parting.ranks == parting.replica.ranks
+    who = "the ranks" if everyone else name_set(parting.ranks)
+    if parting.shared:
+        return (
+            f"{_names(parting.tensors)} of {name} began equal on {name_set(parting.replica.ranks)}, and each rank "
+            f"steps its copy{tell_line(line)} with a gradient of its own, while collectives join the parts of the "
+            "model that ranks hold for themselves."
+        )
+    if parting.at_start:
+        return (
+            f"{capitalise(who)} have different parameters of {name} before the first step, although "
+            "DistributedDataParallel made them equal when the model was wrapped: they were changed "
+            "afterwards."
+        )
+    if parting.gradients is not None:
+        return (
+            f"The gradients of {name} differ across {name_set(parting.replica.ranks)}, although its "
+            "DistributedDataParallel ran."
+        )
+    bits = " in their last bits" if parting.slight else ""
+    return (
+        f"Parameters of {name} diverge across {name_set(parting.replica.ranks)}{bits} with equal gradients "
+        "in the sampled steps: something else changes them."
+    )
+
+
+def _say_optimizer(parting: Parting, line: Frame | None) -> str:
+    return _say_state(parting) if parting.state is not None else _say_rates(parting)
+
+
+def _say_state(parting: Parting) -> str:
+    state = parting.state
+    assert state is not None
+    kind = parting.replica.setup.kind.rpartition(".")[2]
+    if state.setting:
+        told = join_words(
+            f"{share.digest or 'not set'} on {name_set(share.ranks)}" for share in state.values[:MOST_SHARES]
+        )
+        return f"The setting {state.item} of {kind} differs across ranks, with equal parameters: {told}."
+    lacking = [share for share in state.values if not share.digest]
+    of = f" of {state.parameter}" if state.parameter else ""
+    if lacking:
+        others = parting.replica.ranks.minus(lacking[0].ranks)
+        verb = choose_form(len(others), "has", "have")
+        told = f"which {name_set(others)} {verb} and {name_set(lacking[0].ranks)} not"
+    else:
+        told = f"whose norm is {_tell_shares(state.values)}"
+    return (
+        f"The state of {kind} differs across ranks before step {parting.state_step}, with equal parameters: "
+        f"{state.item}{of}, {told}."
+    )
+
+
+def _say_rates(parting: Parting) -> str:
+    rates = find_rates(parting.replica)
+    told = join_words(
+        f"{_shorten_number(share.digest.strip('[]'))} on {name_set(share.ranks)}"
+        for share in rates[:MOST_SHARES]
+    )
+    name = parting.replica.setup.kind.rpartition(".")[2]
+    if any(rates == look.rates for look in parting.replica.looks):
+        return f"The learning rates of {name} differ across ranks: {told}."
+    return f"The learning rates of {name} have differed across ranks: those of all steps add up to {told}."
+
+
+def _shorten_number(text: str) -> str:
+    try:
+        return f"{float(text):.9g}"
+    except ValueError:
+        return text  # of several groups
+
+
+def _say_consequence(parting: Parting) -> str:
+    if parting.first is None:
+        return (
+            f"Its gradients differ at step {parting.gradients.step if parting.gradients is not None else 1}."
+        )
+    step = parting.first.step
+    tensor = next((each for each in parting.first.tensors if len(each.values) > 1), None)
+    which = f"{tensor.name} first" if tensor is not None and not parting.at_start else ""
+    if parting.first.final:
+        return f"The replicas differ at the end{', ' + which if which else ''}."
+    if parting.at_start:
+        return "They differ from the start."
+    return f"The replicas have diverged from step {step} on{', ' + which if which else ''}."
+
+
+def _list_places(parting: Parting, call: Frame | None, steps: Sequence[Frame]) -> tuple[Where, ...]:
+    places = []
+    if call is not None:
+        places.append(in_frame(call, parting.ranks, "culprit"))
+    for place, frame in enumerate(user_frames(steps)[:3]):
+        first = not places and not place
+        role = "culprit" if first else "noticed" if not place else "caller"
+        places.append(in_frame(frame, parting.replica.ranks, role))
+    wrap = _find_wrap(parting)
+    if wrap is not None and parting.code == "DDP006":
+        places.insert(0, in_frame(wrap, parting.ranks, "culprit"))
+        places[1:2] = [replace(each, role="noticed") for each in places[1:2]]
+    return tuple(places)
+
+
+def _list_evidence(parting: Parting) -> list[EvidenceItem]:
+    items = []
+    if parting.gradients is not None:
+        items.append(EvidenceItem("gradients", _tell_look(parting.gradients, "gradients", "at")))
+    if parting.first is not None:
+        items.append(EvidenceItem("replicas", _tell_look(parting.first, "values", "before")))
+    equal = [look.step for look in parting.replica.looks if parting.replica.agrees(look)]
+    if equal:
+        items.append(EvidenceItem("replicas", f"equal on all ranks before step {equal[-1]}"))
+    looked = [str(look.step) for look in parting.replica.looks if not look.final]
+    if looked:
+        items.append(EvidenceItem("looks", f"sampled steps {join_words(looked, few=10)}"))
+    return items
+
+
+def _tell_look(look: StepLook, name: str, when: str) -> str:
+    def shares(each: TensorLook) -> Sequence[Share]:
+        return each.gradients if name == "gradients" else each.values
+
+    tensor = next((each for each in look.tensors if len(shares(each)) > 1), None)
+    place = "at the end" if look.final else f"{when} step {look.step}"
+    what = "gradients" if name == "gradients" else "parameters"
+    if tensor is None:
+        parts = [share.ranks.listed() for share in getattr(look, name)[:MOST_SHARES]]
+        return (
+            f"{place}: {what} are equal only within ranks {join_words(parts)}"
+            if parts
+            else f"{place}: {what} differ"
+        )
+    noun = "the gradient of " if name == "gradients" else ""
+    told = _tell_shares(shares(tensor))
+    more = f"; {count_of(look.differing, 'tensor')} differ" if look.differing > 1 else ""
+    return f"{place}: norm of {noun}{tensor.name} is {told}{more}"
+
+
+def _tell_shares(shares: Sequence[Share]) -> str:
+    """Return the norms on each part of the ranks."""
+    return join_words(
+        f"{share.norm:.7g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
+        for share in shares[:MOST_SHARES]
+    )
+
+
+def _detail(parting: Parting) -> dict[str, Any]:
+    def row(tensor: TensorLook) -> dict[str, Any]:
+        return {
+            "name": tensor.name,
+            "shape": list(tensor.shape),
+            "missing": str(tensor.missing),
+            "values": [{"ranks": str(share.ranks), "norm": share.norm} for share in tensor.values],
+        }
+
+    return {
+        "model": parting.replica.name,
+        "optimizer": parting.replica.setup.kind,
+        "first_step": parting.first.step if parting.first is not None else None,
+        "gradients_step": parting.gradients.step if parting.gradients is not None else None,
+        "parameters": [row(tensor) for tensor in parting.tensors],
+        "state": parting.state.item if parting.state is not None else None,
+    }
+
+
+_REWRAP = (
+    Fix(
+        "change the model first and wrap it last",
+        code="model.fc = torch.nn.Linear(512, classes)   # or requires_grad_(True)\n"
+        "model = DistributedDataParallel(model)     # after it, and again after each later change",
+    ),
+    Fix("a layer that is unfrozen later can be wrapped unfrozen, with its learning rate at 0 until then"),
+)
+_UNUSED = (
+    Fix("remove what the forward pass does not use, or use it"),
+    Fix(
+        "or let DistributedDataParallel search for it, which costs a walk through the graph in each step",
+        code="model = DistributedDataParallel(model, find_unused_parameters=True)",
+    ),
+)
+_DIVERGED = (
+    Fix("load checkpoints and initialize before wrapping, or identically on all ranks"),
+    Fix(
+        "or make the ranks equal again after the change",
+        code="for tensor in model.state_dict().values():\n    dist.broadcast(tensor, src=0)",
+    ),
+)
+_SHARED = (
+    Fix(
+        "sum the gradients of replicated parameters (norms, routers, embeddings) across the ranks that each computed a "
+        "part of them, between backward and step",
+        code="for p in replicated_parameters:\n    dist.all_reduce(p.grad, group=tensor_parallel_group)",
+    ),
+    Fix("ranks that train models of their own on purpose can begin from seeds of their own throughout"),
+)
+_WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]] = {
+    "DDP001": (_say_unused, _UNUSED),
+    "DDP002": (_say_unused, _UNUSED),
+    "DDP005": (
+        _say_bypassed,
+        (
+            Fix(
+                (
+                    "call the wrapper in training; move whatever else the step needs into the wrapped "
+                    "module's forward"
+                ),
+                code="loss = criterion(model(x), y)   # not model.module(x)",
+            ),
+        ),
+    ),
+    "DDP006": (_say_changed, _REWRAP),
+    "DDP008": (
+        _say_unsynced,
+        (
+            Fix(
+                "run the last micro-batch before the step outside of no_sync()",
+                code="last = (i + 1) % accumulate == 0\n"
+                "with contextlib.nullcontext() if last else model.no_sync():\n"
+                "    loss = criterion(model(x), y) / accumulate\n    loss.backward()\n"
+                "if last:\n    optimizer.step()\n    optimizer.zero_grad()",
+            ),
+        ),
+    ),
+    "DDP015": (
+        _say_unwrapped,
+        (
+            Fix("wrap the model, and call the wrapper", code="model = DistributedDataParallel(model)"),
+            Fix("averaging by hand must change .grad itself, on every rank, between backward pass and step",
+                code="for p in model.parameters():\n    dist.all_reduce(p.grad)\n    p.grad /= dist.get_world_size()"),
+        ),
+    ),
+    "NUM001": (_say_diverged, _DIVERGED),
+    "NUM006": (
+        _say_optimizer,
+        (
+            Fix(
+                "take the same steps of the same schedule on every rank: decide by values that are reduced "
+                "first"
+            ),
+            Fix("create the optimizer on every rank with the same settings, and change them identically"),
+            Fix(
+                "load the optimizer's state on every rank, not on one",
+                code='optimizer.load_state_dict(torch.load(path, map_location="cpu")["optimizer"])   # on every rank',
+            ),
+        ),
+    ),
+}  # fmt: skip

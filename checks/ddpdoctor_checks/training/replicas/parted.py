@@ -1,0 +1,51 @@
+"""DDP and NUM: replicas that parted, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ddpdoctor.evidence import Evidence
+from ddpdoctor.judge import CannotLook, Finding, NotApplicable, diagnosis
+from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.wording import name_set
+from ddpdoctor_checks.job.blame.judging import has_failed
+from ddpdoctor_checks.training.replicas.divergence import Parting, judge_replicas
+from ddpdoctor_checks.training.replicas.divergence_words import tell_parting
+
+NEEDS = ("training",)
+
+
+@diagnosis(
+    "training.replicas",
+    codes=("DDP005", "DDP006", "NUM001", "NUM006", "DDP008", "DDP001", "DDP002", "DDP015"),
+    family="training",
+    needs=NEEDS,
+    required=False,
+    commands=JOB,
+)
+def find_parted(evidence: Evidence) -> Iterable[Finding]:
+    """Parameters of one model differ over ranks; in a job that failed of something else, that stands beside it."""
+    if not any(node.steps for node in evidence.training):
+        raise NotApplicable("no optimizer step was seen on several ranks")
+    failed = has_failed(evidence)
+    partings = judge_replicas(evidence)
+    for parting in partings:
+        if failed and (parting.code in ("DDP001", "DDP002") or _is_seen_at_end(parting)):
+            continue
+        doubtful = parting.confidence == "low" or parting.slight
+        found = tell_parting(parting, "info" if parting.advice else "warning" if doubtful else None)
+        yield replace(found, role="advice" if failed else "cause")
+    unsure = next((parting for parting in partings if parting.unsure), None)
+    if unsure is not None:
+        who, name = name_set(unsure.ranks), unsure.replica.name
+        raise CannotLook(
+            f"{who} each train a replica of {name} that started equal on all of them, and no gradient is reduced: no "
+            "wrapper, sampler or collective shows whether they are meant to train one model",
+            decides=True,
+        )
+
+
+def _is_seen_at_end(parting: Parting) -> bool:
+    """Whether parameters differ only in what a failed job left: a last step that nobody reduced explains that too."""
+    return parting.first is not None and parting.first.final and parting.gradients is None

@@ -1,0 +1,1 @@
+"""What ranks held and were given while they trained, and where their time went."""

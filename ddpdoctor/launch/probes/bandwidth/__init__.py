@@ -1,0 +1,1 @@
+"""How fast ranks reach each other, beside how fast the machine itself is."""

@@ -1,0 +1,1 @@
+"""The model that the user gives with ``--model``."""

@@ -1,0 +1,53 @@
+"""Files that mention no distributed library but belong to a program that does: what they hold counts as well."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ddpdoctor.source.files.reading import Script, read_script
+
+
+def read_imported(scripts: dict[str, Script], paths: Mapping[str, Path]) -> None:
+    """Read also what the scripts import of the files that were passed over, directly or through others.
+
+    Args:
+        scripts: name -> script, in which they are replaced.
+        paths: name -> file.
+    """
+    waiting = [script for script in scripts.values() if not script.unrelated and script.tree is not None]
+    over: dict[str, list[str]] = {}
+    for name, script in scripts.items():
+        if script.unrelated and name in paths:
+            for key in name_modules(name):
+                over.setdefault(key, []).append(name)
+    while waiting and over:
+        script = waiting.pop()
+        for key in _list_imports(script):
+            for name in over.pop(key, ()):
+                if scripts[name].unrelated:
+                    scripts[name] = read_script(paths[name], name, whatever=True)
+                    waiting.append(scripts[name])
+
+
+def name_modules(name: str) -> Iterator[str]:
+    """Yield the names under which a file may be imported, by the folder from which Python looks for it."""
+    parts = name.removesuffix(".py").removesuffix("/__init__").split("/")
+    yield from (".".join(parts[start:]) for start in range(len(parts)))
+
+
+def _list_imports(script: Script) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(script.tree) if script.tree is not None else ():
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+        else:
+            continue
+        for name in names:  # importing a module runs the packages around it too
+            parts = name.split(".")
+            found.update(".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return found

@@ -1,0 +1,1 @@
+"""Which collectives some ranks reach and others do not."""

@@ -1,0 +1,255 @@
+"""Which binding of a name holds at a line: assignments in the order of the lines, with branches and loops."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.walking import is_main_guard
+
+Side = Callable[[ast.expr], "bool | None"]
+"""Says which side of a test a distributed run takes; None where both may be."""
+OFF = "off"
+LOOP = "loop"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a statement stands in its function."""
+
+    number: int
+    """Of the statement, counted along the lines; parameters are bound at 0."""
+    blocks: tuple[tuple[int, str], ...] = ()
+    """Tests, handlers and loops around it, the outermost first: number of the statement, and which side."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a distributed run may come there."""
+        return all(side != OFF for _, side in self.blocks)
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """Numbers of the loops around it, the outermost first."""
+        return tuple(number for number, side in self.blocks if side == LOOP)
+
+    def surely_before(self, other: Spot) -> bool:
+        """Whether it has run wherever the other runs."""
+        own = len(self.blocks)
+        return self.number < other.number and self.blocks == other.blocks[:own]
+
+    def excludes(self, other: Spot) -> bool:
+        """Whether they are on different sides of one test, inside of the same loops."""
+        sides = dict(other.blocks)
+        return any(sides.get(number, side) != side for number, side in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One assignment to a name."""
+
+    spot: Spot
+    value: ast.expr | None
+    """None for what is no expression, such as deleted names."""
+    index: int | None = None
+    """Which element of the value, where a tuple is taken apart."""
+    kind: str = "assign"
+    """assign, parameter, added (``x += value``), loop (``value`` is what is gone through), with, or other."""
+
+
+class Flow:
+    """The statements of one scope in order, and what they bind.
+
+    Bodies of ``with`` and ``try``, of the script's main guard, and the sides of tests that a distributed run always
+    takes count as straight code; the sides that it never takes as if they were not there.
+    """
+
+    def __init__(self, scope: Scope, side: Side) -> None:
+        self.scope = scope
+        self.bindings: dict[str, list[Binding]] = {}
+        """By name, and by ``self.name`` for attributes; in order."""
+        self.statements: list[tuple[ast.stmt, Spot]] = []
+        self._spots: dict[int, Spot] = {}
+        self._hidden: set[int] = set()
+        self._side = side
+        self._number = 0
+        node = scope.node
+        if isinstance(node, FUNCTIONS):
+            named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            for each in (*named, *(one for one in (node.args.vararg, node.args.kwarg) if one)):
+                kind = "parameter" if each in named else "other"
+                self._bind(each.arg, Binding(Spot(0), None, kind=kind))
+        self._block(node.body, ())
+        self._dropped = {id(each.value) for each, _ in self.statements if isinstance(each, ast.Expr)}
+
+    def drops(self, node: ast.expr) -> bool:
+        """Whether an expression is a statement by itself, so that nothing holds its value."""
+        return id(node) in self._dropped
+
+    def spot(self, node: ast.AST) -> Spot | None:
+        """Return where a node stands; None for what is no part of the scope itself."""
+        return self._spots.get(id(node))
+
+    def holding(self, name: str, spot: Spot) -> tuple[Binding, ...] | None:
+        """Return the bindings of which one holds at a place; None where nothing binds the name there."""
+        known = self.bindings.get(name)
+        if known is None:
+            return None
+        found = []
+        covered: set[tuple[tuple[int, str], ...]] = set()
+        for each in reversed(known):
+            if each.spot.number >= spot.number:
+                again = spot.loops and set(spot.loops) & set(each.spot.loops) and each.spot.is_on
+                if again and not each.spot.excludes(spot):
+                    found.append(each)  # it holds from the second round on
+                continue
+            if each.spot.excludes(spot) or (not each.spot.is_on and spot.is_on):
+                continue
+            found.append(each)
+            if each.kind != "added" and _covers(each.spot.blocks, spot.blocks, covered):
+                break
+        return tuple(found) or None
+
+    def all_of(self, name: str) -> tuple[Binding, ...] | None:
+        """Return all bindings of a name that a distributed run may make."""
+        return tuple(each for each in self.bindings.get(name, ()) if each.spot.is_on) or None
+
+    def is_hidden(self, node: ast.Name) -> bool:
+        """Whether a name is the target of a comprehension around it."""
+        return id(node) in self._hidden
+
+    def end(self) -> Spot:
+        """Return the place after the last statement."""
+        return Spot(self._number + 1)
+
+    def _bind(self, name: str, binding: Binding) -> None:
+        self.bindings.setdefault(name, []).append(binding)
+
+    def _block(self, body: list[ast.stmt], blocks: tuple[tuple[int, str], ...]) -> None:
+        for statement in body:
+            self._number += 1
+            spot = Spot(self._number, blocks)
+            self.statements.append((statement, spot))
+            self._spots[id(statement)] = spot
+            if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+                continue
+            for child in ast.iter_child_nodes(statement):
+                if isinstance(child, (ast.expr, ast.withitem)):
+                    self._note(child, spot)
+            self._targets(statement, spot)
+            self._inside(statement, spot)
+
+    def _inside(self, statement: ast.stmt, spot: Spot) -> None:
+        number, blocks = spot.number, spot.blocks
+        if isinstance(statement, ast.If):
+            taken = True if is_main_guard(statement.test) else self._side(statement.test)
+            for body, own in ((statement.body, True), (statement.orelse, False)):
+                side = "body" if own else "else"
+                more = ((number, side if taken is None else OFF),) if taken is not own else ()
+                self._block(body, blocks + more)
+        elif isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
+            self._block(statement.body, (*blocks, (number, LOOP)))
+            self._block(statement.orelse, blocks)
+        elif isinstance(statement, (ast.With, ast.AsyncWith)):
+            self._block(statement.body, blocks)
+        elif isinstance(statement, ast.Match):
+            for place, case in enumerate(statement.cases):
+                self._block(case.body, (*blocks, (number, f"case {place}")))
+        elif isinstance(statement, ast.Try) or type(statement).__name__ == "TryStar":
+            self._block(getattr(statement, "body", []), blocks)
+            for place, handler in enumerate(getattr(statement, "handlers", [])):
+                self._block(handler.body, (*blocks, (number, f"handler {place}")))
+            self._block(getattr(statement, "orelse", []), blocks)
+            self._block(getattr(statement, "finalbody", []), blocks)
+
+    def _note(self, node: ast.AST, spot: Spot) -> None:
+        """Keep the place of an expression and of what is in it."""
+        self._spots[id(node)] = spot
+        if isinstance(node, ast.Lambda):
+            return
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            names = {name for each in node.generators for name in _names(each.target)}
+            inside = (each for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in names)
+            self._hidden.update(id(each) for each in inside)
+        if isinstance(node, ast.NamedExpr):
+            self._bind(node.target.id, Binding(spot, node.value))
+        for child in ast.iter_child_nodes(node):
+            self._note(child, spot)
+
+    def _targets(self, statement: ast.stmt, spot: Spot) -> None:
+        if isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                self._assign(target, Binding(spot, statement.value))
+        elif isinstance(statement, ast.AnnAssign):
+            if statement.value is not None:
+                self._assign(statement.target, Binding(spot, statement.value))
+        elif isinstance(statement, ast.AugAssign):
+            self._assign(statement.target, Binding(spot, statement.value, kind="added"))
+        elif isinstance(statement, (ast.For, ast.AsyncFor)):
+            # the target is bound anew in each round, before the body
+            inside = Spot(spot.number, (*spot.blocks, (spot.number, LOOP)))
+            self._assign(statement.target, Binding(inside, statement.iter, kind="loop"))
+        elif isinstance(statement, (ast.With, ast.AsyncWith)):
+            for item in statement.items:
+                if item.optional_vars is not None:
+                    self._assign(item.optional_vars, Binding(spot, item.context_expr, kind="with"))
+        elif isinstance(statement, (ast.Global, ast.Nonlocal)):
+            for name in statement.names:
+                self._bind(name, Binding(Spot(0), None, kind="other"))
+        elif isinstance(statement, ast.Delete):
+            for target in statement.targets:
+                self._assign(target, Binding(spot, None, kind="other"))
+
+    def _assign(self, target: ast.expr, binding: Binding) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            pairs = isinstance(binding.value, (ast.Tuple, ast.List)) and binding.kind == "assign"
+            elements = (
+                binding.value.elts if pairs and isinstance(binding.value, (ast.Tuple, ast.List)) else []
+            )
+            for place, each in enumerate(target.elts):
+                if len(elements) == len(target.elts):
+                    self._assign(each, replace(binding, value=elements[place], index=None))
+                elif binding.index is None and not any(isinstance(one, ast.Starred) for one in target.elts):
+                    self._assign(each, replace(binding, index=place))
+                else:
+                    self._assign(each, Binding(binding.spot, None, kind="other"))
+        elif isinstance(target, ast.Starred):
+            self._assign(target.value, Binding(binding.spot, None, kind="other"))
+        else:
+            name = name_of(target)
+            if name is not None:
+                self._bind(name, binding)
+
+
+def _covers(
+    blocks: tuple[tuple[int, str], ...],
+    other: tuple[tuple[int, str], ...],
+    covered: set[tuple[tuple[int, str], ...]],
+) -> bool:
+    """Whether each way to a place leads over one of the blocks that were seen so far; notes one more.
+
+    A test both sides of which are seen counts as its surroundings.
+    """
+    covered.add(blocks)
+    while blocks and blocks[-1][1] in ("body", "else"):
+        number, side = blocks[-1]
+        blocks = blocks[:-1]
+        if (*blocks, (number, "else" if side == "body" else "body")) not in covered:
+            break
+        covered.add(blocks)
+    return any(each == other[: len(each)] for each in covered)
+
+
+def name_of(node: ast.expr) -> str | None:
+    """Return under which name a flow keeps an expression: ``model``, ``self.model``; None for others."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return f"self.{node.attr}"
+    return None
+
+
+def _names(target: ast.expr) -> Iterator[str]:
+    yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))

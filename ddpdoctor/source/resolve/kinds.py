@@ -1,0 +1,363 @@
+"""What a value is (a model, a wrapped one, a loader of data, a sampler …), followed to the call that made it.
+
+Through variables, attributes of ``self``, parameters of functions whose calls are known, tuples, methods that return
+their object and functions of the files. A value of which this cannot be told is ``unknown``; a rule that has to be sure
+asks for all that a name may be.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+from ddpdoctor.source.resolve.calls import APEX, WRAPPERS
+from ddpdoctor.source.resolve.flow import Binding, Flow, name_of
+from ddpdoctor.source.resolve.makers import find_kind
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.programs import Programs
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
+
+DEEPEST = 16
+"""Steps over which a value is followed."""
+MOST_STEPS = 2_000
+"""Steps for one value, over all ways: functions that call each other in circles have more than could be followed."""
+SAME = frozenset({"to", "cuda", "cpu", "half", "float", "double", "bfloat16", "train", "eval", "requires_grad_",
+                  "apply", "to_empty", "share_memory", "xpu", "type"})  # fmt: skip
+"""Methods of a module that return the module."""
+PASSED = frozenset({"torch.compile", "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.jit.script",
+                    "apex.parallel.convert_syncbn_model"})  # fmt: skip
+"""Functions that return the model that they are given, with other parts of it."""
+ITERATES = frozenset({"iter", "enumerate", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.rich.tqdm", "itertools.islice",
+                      "rich.progress.track", "tqdm.trange", "itertools.cycle"})  # fmt: skip
+"""Functions whose result gives the elements of what they are given."""
+COPIES = frozenset({"copy.deepcopy", "copy.copy"})
+PREPARES = frozenset({"prepare", "prepare_model", "prepare_data_loader", "prepare_optimizer", "setup", "setup_module",
+                      "setup_dataloaders", "setup_optimizers"})  # fmt: skip
+"""Methods of Accelerate's and Fabric's objects that return what they are given, ready for several ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a value may be."""
+
+    kind: str
+    """model, wrapped, loader, prepared, sampler, optimizer, scaler, loss, dataset, accelerator, none or unknown …"""
+    made: ast.AST | None = None
+    """The call that made it."""
+    scope: Scope | None = None
+    """Where that call stands."""
+    name: str = ""
+    """Dotted name of what was called."""
+    owner: Scope | None = None
+    """Its class, where that stands in one of the files."""
+    inner: tuple[Value, ...] = ()
+    """Of what is wrapped: what was put in."""
+    via: tuple[tuple[ast.Call, Scope], ...] = ()
+    """The calls of functions of the files in which it was made, the outermost first."""
+    guessed: bool = False
+    """It is taken for a model since it is wrapped; what made it is not known."""
+
+    @property
+    def identity(self) -> object:
+        """What is equal for one object; also for those of different rounds of a loop, or of different owners."""
+        return self.made, tuple(call for call, _ in self.via)
+
+    @property
+    def call(self) -> ast.Call:
+        """The call that made it.
+
+        Raises:
+            TypeError: it is of no kind that a call makes.
+        """
+        if not isinstance(self.made, ast.Call):
+            raise TypeError(self.kind)
+        return self.made
+
+
+UNKNOWN = Value("unknown")
+NONE = Value("none")
+
+
+class Kinds:
+    """Follows values through all files that are read together."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.programs = Programs(files)
+        self._flows: dict[Scope, Flow] = {}
+        self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
+        self._called: dict[ast.Call, Scope | None] = {}
+        self._open: set[tuple[int, int | None]] = set()
+        self._steps = 0
+        self._cut = 0
+        """How often a value was not followed further; what is found meanwhile is not kept."""
+        self._known: dict[tuple[ast.AST, Scope, int | None], tuple[Value, ...]] = {}
+
+    def flow(self, scope: Scope) -> Flow:
+        """Return the order of statements of a scope."""
+        if scope not in self._flows:
+            self._flows[scope] = Flow(scope, lambda test: self.programs.side(test, scope))
+        return self._flows[scope]
+
+    def find(self, node: ast.expr, scope: Scope, index: int | None = None) -> tuple[Value, ...]:
+        """Return all that an expression may be where it stands, without doubles; ``unknown`` is among it if so.
+
+        Args:
+            node: an expression of the scope itself.
+            scope: the function, class or module in which it stands.
+            index: which element of it is meant, where it is taken apart.
+        """
+        known = self._known.get((node, scope, index))
+        if known is not None:
+            return known
+        key = id(node), index
+        self._steps = self._steps + 1 if self._open else 0
+        if key in self._open or len(self._open) > DEEPEST or self._steps > MOST_STEPS:
+            self._cut += 1
+            return (UNKNOWN,)
+        cut = self._cut
+        self._open.add(key)
+        try:
+            found = tuple(dict.fromkeys(self._find(node, scope, index)))
+        finally:
+            self._open.discard(key)
+        if cut == self._cut or not self._open:
+            self._known[node, scope, index] = found
+        return found
+
+    def all_of(self, node: ast.expr, scope: Scope, *kinds: str) -> tuple[Value, ...]:
+        """Return what an expression may be where all of that is of some kinds; nothing otherwise."""
+        found = self.find(node, scope)
+        return found if all(each.kind in kinds for each in found) else ()
+
+    def called(self, call: ast.Call, scope: Scope) -> Scope | None:
+        """Return the function of the files that a call runs; of a class that it makes, ``__init__``.
+
+        ``optimizer.step(closure)`` runs the closure.
+        """
+        if call not in self._called:
+            function = self.files.function(call.func, scope)
+            if (
+                function is None
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr == "step"
+                and call.args
+            ):
+                function = self.files.function(call.args[0], scope)
+            if function is None:
+                made = self.files.find_class(call.func, scope)
+                function = self.files.objects.method(made, "__init__") if made is not None else None
+            self._called[call] = function
+        return self._called[call]
+
+    def callers(self, function: Scope) -> list[tuple[ast.Call, Scope]]:
+        """Return the calls of a function, or of the class of which it is ``__init__``, in all files."""
+        if self._callers is None:
+            self._callers = {}
+            for module in self.files.modules:
+                for scope in module.walk():
+                    for call in find_calls(scope):
+                        called = self.called(call, scope)
+                        if called is not None:
+                            self._callers.setdefault(called, []).append((call, scope))
+        return self._callers.get(function, [])
+
+    def _find(self, node: ast.expr, scope: Scope, index: int | None) -> Iterable[Value]:
+        if isinstance(node, (ast.Tuple, ast.List)) and index is not None:
+            return self.find(node.elts[index], scope) if index < len(node.elts) else (UNKNOWN,)
+        if isinstance(node, ast.Constant) and node.value is None:
+            return (NONE,)
+        if isinstance(node, (ast.NamedExpr, ast.Await)):
+            return self.find(node.value, scope, index)
+        if isinstance(node, ast.IfExp):
+            side = self.programs.side(node.test, scope)
+            ways = [node.body] * (side is not False) + [node.orelse] * (side is not True)
+            return [value for way in ways for value in self.find(way, scope, index)]
+        if isinstance(node, ast.Attribute) and node.attr == "module":
+            below = [value for each in self.find(node.value, scope) for value in (each.inner or (UNKNOWN,))]
+            if below != [UNKNOWN]:
+                return below
+        if name_of(node) is not None:
+            return self._of_name(node, scope, index)
+        if isinstance(node, ast.Call):
+            return self._of_call(node, scope, index)
+        return (UNKNOWN,)
+
+    def _of_name(self, node: ast.expr, scope: Scope, index: int | None) -> Iterable[Value]:
+        name = name_of(node) or ""
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(node, name, scope, index)
+        if isinstance(node, ast.Name) and self.flow(scope).is_hidden(node):
+            return (UNKNOWN,)
+        below = scope
+        for each in scope.visible():
+            bindings = self._holding(name, node, each, below)
+            if bindings is not None:
+                return self._of_bindings(name, bindings, each, index)
+            below = each
+        return (UNKNOWN,)
+
+    def _holding(self, name: str, node: ast.AST, scope: Scope, below: Scope) -> tuple[Binding, ...] | None:
+        flow = self.flow(scope)
+        if below is scope:
+            spot = flow.spot(node)
+            return flow.holding(name, spot) if spot is not None else flow.all_of(name)
+        # a function sees what holds where it is called
+        calls = [call for call, home in self.callers(below) if home is scope]
+        spots = [spot for spot in (flow.spot(call) for call in calls) if spot is not None]
+        if not spots:
+            return flow.all_of(name)
+        return tuple(dict.fromkeys(b for s in spots for b in flow.holding(name, s) or ())) or flow.all_of(
+            name
+        )
+
+    def _of_attribute(
+        self, node: ast.Attribute, name: str, scope: Scope, index: int | None
+    ) -> Iterable[Value]:
+        flow = self.flow(scope)
+        spot = flow.spot(node)
+        here = flow.holding(name, spot) if spot is not None else None
+        if here is not None and any(each.spot.surely_before(spot) for each in here if spot is not None):
+            return self._of_bindings(name, here, scope, index)
+        owner = scope.find_class()
+        if owner is None:
+            return (UNKNOWN,)
+        found: list[Value] = []
+        methods = [each for one in self.files.objects.bases(owner) for each in one.functions.values()]
+        for method in methods:
+            bound = self.flow(method).holding(name, self.flow(method).end())
+            if bound is not None:
+                found += self._of_bindings(name, bound, method, index)
+        return found or (UNKNOWN,)
+
+    def _of_bindings(
+        self, name: str, bindings: Iterable[Binding], scope: Scope, index: int | None
+    ) -> list[Value]:
+        found: list[Value] = []
+        for each in bindings:
+            if each.kind == "parameter":
+                found += self._of_parameter(name, scope, index)
+            elif (
+                each.kind != "assign" or each.value is None or (each.index is not None and index is not None)
+            ):
+                found.append(UNKNOWN)
+            else:
+                found += self.find(each.value, scope, index if each.index is None else each.index)
+        return found
+
+    def _of_parameter(self, name: str, function: Scope, index: int | None) -> list[Value]:
+        found: list[Value] = []
+        for call, scope in self.callers(function):
+            given = find_argument(call, function, name)
+            found += self.find(given, scope, index) if given is not None else [UNKNOWN]
+        return found or [UNKNOWN]
+
+    def _of_call(self, node: ast.Call, scope: Scope, index: int | None) -> Iterable[Value]:
+        name = self.files.dotted(node.func, scope) or ""
+        if index is None:
+            if name in (*WRAPPERS, APEX):
+                given = (
+                    node.args[0]
+                    if node.args
+                    else next((k.value for k in node.keywords if k.arg == "module"), None)
+                )
+                inner = self.find(given, scope) if given is not None else (UNKNOWN,)
+                inside = tuple(dict.fromkeys(_as_model(each, node, scope) for each in inner))
+                return (Value("wrapped", node, scope, name, inner=inside),)
+            if name in PASSED | ITERATES and node.args:
+                return self.find(node.args[0], scope)
+            if name in COPIES and node.args:
+                return [_renew(each, node, scope) for each in self.find(node.args[0], scope)]
+        if isinstance(node.func, ast.Attribute):
+            method = self._of_method(node, node.func, scope, index)
+            if method is not None:
+                return method
+        kind = find_kind(node, scope, self.files)
+        if kind == "split":
+            return (Value("dataset", node, scope, name),)
+        if kind is not None and index is None:
+            return (Value(kind, node, scope, name, self.files.find_class(node.func, scope)),)
+        function = self.files.function(node.func, scope)
+        if function is None:
+            return (
+                Value("unknown", node, scope, name),
+            )  # of what it is nothing is known, but which one it is
+        return [_born(each, function, node, scope) for each in self._of_returns(function, index)]
+
+    def _of_method(
+        self, node: ast.Call, func: ast.Attribute, scope: Scope, index: int | None
+    ) -> list[Value] | None:
+        if func.attr in SAME and index is None:
+            owners = self.find(func.value, scope)
+            if any(each.kind in ("model", "wrapped", "loss") or each.made is not None for each in owners):
+                return list(owners)
+        if (
+            func.attr == "log_every" and node.args and index is None
+        ):  # of the loggers in torchvision's references
+            return list(self.find(node.args[0], scope))
+        if func.attr in PREPARES and all(not isinstance(each, ast.Starred) for each in node.args):
+            owners = self.find(func.value, scope)
+            if not owners or any(each.kind != "accelerator" for each in owners):
+                return None
+            if len(node.args) == 1 and index is None:
+                return [_prepare(each, node, scope) for each in self.find(node.args[0], scope)]
+            if index is not None and index < len(node.args):
+                return [_prepare(each, node, scope) for each in self.find(node.args[index], scope)]
+            return [UNKNOWN]
+        return None
+
+    def _of_returns(self, function: Scope, index: int | None) -> list[Value]:
+        if any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in own_nodes(function.node)):
+            return [UNKNOWN]
+        flow = self.flow(function)
+        found: list[Value] = []
+        for statement, spot in flow.statements:
+            if isinstance(statement, ast.Return) and spot.is_on:
+                found += (
+                    self.find(statement.value, function, index) if statement.value is not None else [NONE]
+                )
+        return found or [NONE]
+
+
+_KINDS: WeakKeyDictionary[Files, Kinds] = WeakKeyDictionary()
+
+
+def kinds_of(files: Files) -> Kinds:
+    """Return what follows values through these files; the same for all rules."""
+    if files not in _KINDS:
+        _KINDS[files] = Kinds(files)
+    return _KINDS[files]
+
+
+def _as_model(value: Value, wrapper: ast.Call, scope: Scope) -> Value:
+    """Return what is wrapped: whatever made it, a wrapper takes models alone."""
+    if value.kind != "unknown":
+        return value
+    if value.made is None:
+        return Value("model", wrapper, scope, guessed=True)
+    return replace(value, kind="model", guessed=True)
+
+
+def _renew(value: Value, node: ast.Call, scope: Scope) -> Value:
+    return Value(value.kind, node, scope, value.name, value.owner, value.inner)
+
+
+def _born(value: Value, function: Scope, node: ast.Call, scope: Scope) -> Value:
+    """Return what a function returned: each call of it makes another object, unless it was given that object."""
+    home = value.via[0][1] if value.via else value.scope
+    return replace(value, via=((node, scope), *value.via)) if home is function else value
+
+
+def born_with(value: Value, other: Value) -> Value:
+    """Return a value that was followed from where another one was made, as an object of the same call of a function."""
+    home = value.via[0][1] if value.via else value.scope
+    return replace(value, via=(*other.via, *value.via)) if other.via and home is other.scope else value
+
+
+def _prepare(value: Value, node: ast.Call, scope: Scope) -> Value:
+    if value.kind == "model":
+        return Value("prepared model", node, scope, value.name, value.owner, (value,))
+    kind = "prepared" if value.kind == "loader" else value.kind
+    return Value(kind, node, scope, value.name, value.owner, (value,))

@@ -1,0 +1,230 @@
+"""Of which class an object is: by the call that made it, by an annotation, or by what all callers give."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+
+from ddpdoctor.source.resolve.scopes import UNKNOWN, Scope
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
+
+DEEPEST = 5
+"""Values and classes over which an object is followed."""
+MOST_CALLERS = 24
+"""Of one function that are asked what they give it; of one with more nothing is said."""
+
+Namer = Callable[[ast.expr, Scope], Scope | None]
+"""Finds the function, or the class, that an expression names."""
+
+
+class Objects:
+    """Finds classes of objects among all files that are read together.
+
+    Args:
+        modules: the files.
+        find_class: returns the class that an expression names.
+        find_function: returns the function that a name means, without asking for objects.
+    """
+
+    def __init__(self, modules: Iterable[Scope], find_class: Namer, find_function: Namer) -> None:
+        self._modules = list(modules)
+        self._find_class = find_class
+        self._find_function = find_function
+        self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
+        self._known: dict[tuple[ast.expr, Scope], Scope | None] = {}
+
+    def bases(self, owner: Scope, depth: int = 0) -> Iterator[Scope]:
+        """Yield a class and those that it inherits from, in the order in which a method is looked for."""
+        yield owner
+        if depth < DEEPEST and isinstance(owner.node, ast.ClassDef) and owner.outer is not None:
+            for base in owner.node.bases:
+                above = self._find_class(base, owner.outer)
+                if above is not None and above is not owner:
+                    yield from self.bases(above, depth + 1)
+
+    def method(self, owner: Scope, name: str) -> Scope | None:
+        """Return a method of a class, its own or inherited."""
+        return next((each.functions[name] for each in self.bases(owner) if name in each.functions), None)
+
+    def super_method(self, call: ast.expr, scope: Scope) -> Scope | None:
+        """Return what ``super().save`` is."""
+        if not isinstance(call, ast.Attribute) or not isinstance(call.value, ast.Call):
+            return None
+        inner, owner = call.value.func, scope.find_class()
+        if not isinstance(inner, ast.Name) or inner.id != "super" or owner is None:
+            return None
+        above = [each for each in self.bases(owner) if each is not owner]
+        return next((each.functions[call.attr] for each in above if call.attr in each.functions), None)
+
+    def find_made(self, node: ast.expr, scope: Scope, depth: int = 0) -> Scope | None:
+        """Return the class of an object, where it can be of one only and that stands in one of the files."""
+        key = node, scope
+        if key not in self._known:
+            if depth > DEEPEST:
+                return None
+            self._known[key] = None  # while it is followed: what is made of itself is nothing
+            self._known[key] = self._find_made(node, scope, depth)
+        return self._known[key]
+
+    def _find_made(self, node: ast.expr, scope: Scope, depth: int) -> Scope | None:
+        if isinstance(node, ast.Name):
+            if node.id == "self":
+                return scope.find_class()
+            home, values = scope.lookup(node.id) or (None, [])
+            if home is None:
+                return None
+            if node.id in home.loops:
+                return self._of_loop(node.id, home, depth)
+            if values == [UNKNOWN]:
+                return self._of_parameter(node.id, home, depth)
+            return self._only(((value, home) for value in values), depth)
+        if isinstance(node, ast.Attribute):
+            owner = self.find_made(node.value, scope, depth + 1)
+            for each in self.bases(owner) if owner is not None else ():
+                if node.attr in each.attributes:
+                    pairs = [(value, each.makers.get(value, each)) for value in each.attributes[node.attr]]
+                    return self._only(pairs, depth)
+            return None
+        if isinstance(node, ast.Call):
+            own = self._find_class(node.func, scope)
+            if own is not None:
+                return own
+            function = self._find_function(node.func, scope)
+            return self._of_returns(function, depth) if function is not None else None
+        return None
+
+    def _only(self, values: Iterable[tuple[ast.expr, Scope]], depth: int) -> Scope | None:
+        """Return the class of all values but ``None``; None where they are of several, or one is not known."""
+        found: Scope | None = None
+        for value, scope in values:
+            if isinstance(value, ast.Constant) and value.value is None:
+                continue
+            own = self.find_made(value, scope, depth + 1)
+            if own is None or found not in (None, own):
+                return None
+            found = own
+        return found
+
+    def _of_parameter(self, name: str, function: Scope, depth: int) -> Scope | None:
+        node = function.node
+        if isinstance(node, (ast.Module, ast.ClassDef)):
+            return None
+        every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        own = next((each for each in every if each.arg == name), None)
+        if own is None:
+            return None
+        if own.annotation is not None:
+            named = self._of_annotation(own.annotation, function.outer or function)
+            if named is not None:
+                return named
+        calls = self.callers(function)
+        if not calls or len(calls) > MOST_CALLERS:
+            return None
+        given = [(find_argument(call, function, name), scope) for call, scope in calls]
+        if any(argument is None for argument, _ in given):
+            return None
+        return self._only(((a, scope) for a, scope in given if a is not None), depth)
+
+    def _of_loop(self, name: str, home: Scope, depth: int) -> Scope | None:
+        """Return the class of what loops go over whose variable has a name: all of one class, in containers of it."""
+        found: Scope | None = None
+        for node in own_nodes(home.node):
+            if not isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+                continue
+            named = [each for each in ast.walk(node.target) if isinstance(each, ast.Name) and each.id == name]
+            if not named:
+                continue
+            held = _find_container(node.target, node.iter, name)
+            own = self._of_elements(*held, home, depth + 1) if held is not None else None
+            if own is None or found not in (None, own):
+                return None
+            found = own
+        return found
+
+    def _of_elements(self, node: ast.expr, keyed: bool, scope: Scope, depth: int) -> Scope | None:
+        """Return the class of all that a dictionary (keyed) or a list holds: ``defaultdict(Meter)``, ``[Meter()]``."""
+        if depth > DEEPEST:
+            return None
+        if isinstance(node, ast.Attribute):
+            owner = self.find_made(node.value, scope, depth + 1)
+            for each in self.bases(owner) if owner is not None else ():
+                values = each.attributes.get(node.attr, [])
+                if len(values) == 1:
+                    return self._of_elements(values[0], keyed, each.makers.get(values[0], each), depth + 1)
+        elif isinstance(node, ast.Name):
+            home, values = scope.lookup(node.id) or (scope, [])
+            if len(values) == 1 and values[0] is not UNKNOWN:
+                return self._of_elements(values[0], keyed, home, depth + 1)
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("defaultdict"):
+            return self._find_class(node.args[0], scope) if keyed else None
+        elif isinstance(node, (ast.List, ast.Tuple)) and node.elts and not keyed:
+            return self._only(((each, scope) for each in node.elts), depth)
+        elif isinstance(node, ast.ListComp) and not keyed:
+            return self.find_made(node.elt, scope, depth + 1)
+        elif isinstance(node, ast.Dict) and node.values and keyed:
+            return self._only(((each, scope) for each in node.values), depth)
+        return None
+
+    def _of_annotation(self, node: ast.expr, scope: Scope) -> Scope | None:
+        """Return the class that an annotation names: ``Trainer``, ``"Trainer"``, ``Trainer | None``."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                node = ast.parse(node.value, mode="eval").body
+            except (SyntaxError, ValueError):
+                return None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            sides = [each for each in (node.left, node.right) if not isinstance(each, ast.Constant)]
+            return self._of_annotation(sides[0], scope) if len(sides) == 1 else None
+        if isinstance(node, ast.Subscript):
+            optional = isinstance(node.value, (ast.Name, ast.Attribute))
+            last = ast.unparse(node.value).rpartition(".")[2] if optional else ""
+            return self._of_annotation(node.slice, scope) if last == "Optional" else None
+        return self._find_class(node, scope) if isinstance(node, (ast.Name, ast.Attribute)) else None
+
+    def _of_returns(self, function: Scope, depth: int) -> Scope | None:
+        if isinstance(function.node, (ast.Module, ast.ClassDef)) or depth > DEEPEST:
+            return None
+        if function.node.returns is not None:
+            named = self._of_annotation(function.node.returns, function.outer or function)
+            if named is not None:
+                return named
+        values = [
+            (each.value, function)
+            for each in own_nodes(function.node)
+            if isinstance(each, ast.Return) and each.value is not None
+        ]
+        return self._only(values, depth)
+
+    def callers(self, function: Scope) -> list[tuple[ast.Call, Scope]]:
+        """Return the calls of a function by its name, or of the class of which it is ``__init__``."""
+        if self._callers is None:
+            self._callers = {}
+            for module in self._modules:
+                for scope in module.walk():
+                    for call in find_calls(scope):
+                        called = self._find_called(call, scope)
+                        if called is not None:
+                            self._callers.setdefault(called, []).append((call, scope))
+        return self._callers.get(function, [])
+
+    def _find_called(self, call: ast.Call, scope: Scope) -> Scope | None:
+        found = self._find_function(call.func, scope)
+        if found is not None:
+            return found
+        made = self._find_class(call.func, scope)
+        return self.method(made, "__init__") if made is not None else None
+
+
+def _find_container(target: ast.expr, head: ast.expr, name: str) -> tuple[ast.expr, bool] | None:
+    """Return what a loop goes over, where its variable of some name is an element of that; and whether it has keys."""
+    if isinstance(head, ast.Call) and isinstance(head.func, ast.Attribute) and not head.args:
+        second = isinstance(target, ast.Tuple) and len(target.elts) == 2
+        last = target.elts[1] if isinstance(target, ast.Tuple) and second else target
+        wanted = "items" if second else "values"
+        is_it = isinstance(last, ast.Name) and last.id == name
+        return (head.func.value, True) if is_it and head.func.attr == wanted else None
+    if isinstance(head, ast.Call) and isinstance(head.func, ast.Name) and head.func.id == "enumerate":
+        if isinstance(target, ast.Tuple) and len(target.elts) == 2 and head.args:
+            return _find_container(target.elts[1], head.args[0], name)
+        return None
+    return (head, False) if isinstance(target, ast.Name) and target.id == name else None

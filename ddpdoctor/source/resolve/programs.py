@@ -1,0 +1,167 @@
+"""Which files make one program, and whether it is distributed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+
+from ddpdoctor.source.resolve.calls import JOINS, MESHES, WRAPPERS
+from ddpdoctor.source.resolve.known import SIZES
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.rank_tests import VARIABLES, RankReader
+from ddpdoctor.source.resolve.walking import find_calls
+
+ALL_JOINS = JOINS | MESHES | {"deepspeed.init_distributed", "horovod.torch.init"}
+"""Functions by which a program becomes a rank, whichever library has them."""
+FRAMEWORKS = frozenset({"accelerate.Accelerator", "lightning.Fabric", "lightning.fabric.Fabric",
+                        "lightning_fabric.Fabric", "accelerate.PartialState"})  # fmt: skip
+DISTRIBUTED = frozenset({"is_initialized", "distributed", "ddp", "is_distributed", "use_ddp", "use_distributed",
+                         "is_dist_avail_and_initialized", "is_dist_initialized", "is_torchelastic_launched",
+                         "is_dist", "is_ddp", "dist_enabled"})  # fmt: skip
+"""Names that say whether the job has several ranks."""
+
+
+class Programs:
+    """Knows which of the files belong together."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._ranks = RankReader(files)
+        self._imports = {module: files.imported(module) for module in files.modules}
+        self._together: dict[Scope, tuple[Scope, ...]] = {}
+        self._joins: dict[Scope, bool] = {}
+
+    def members(self, module: Scope) -> tuple[Scope, ...]:
+        """Return the module, those that import it, and all that these import; further steps of either included."""
+        if module not in self._together:
+            found = _follow(self._above(module), lambda one: self._imports[one])
+            self._together[module] = tuple(each for each in self._files.modules if each in found)
+        return self._together[module]
+
+    def is_distributed(self, module: Scope) -> bool:
+        """Whether a program to which a module belongs becomes one rank of several."""
+        if module not in self._joins:
+            self._joins[module] = any(self._reaches_join(each) for each in self._above(module))
+        return self._joins[module]
+
+    def calls(self, module: Scope) -> Iterator[tuple[ast.Call, Scope, str]]:
+        """Yield the calls in all files of a program, with the dotted name of what is called."""
+        for member in self.members(module):
+            for scope in member.walk():
+                for call in find_calls(scope):
+                    yield call, scope, self._files.dotted(call.func, scope) or ""
+
+    def side(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
+        """Return which side of a test a run of several ranks takes; None where both may be."""
+        if depth > 4:
+            return None
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.side(test.operand, scope, depth + 1)
+            return None if inner is None else not inner
+        if isinstance(test, ast.BoolOp):
+            sides = [self.side(each, scope, depth + 1) for each in test.values]
+            decided = isinstance(test.op, ast.Or)
+            if decided in sides:
+                return decided
+            return None if None in sides else not decided
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            return self._compare(test.left, test.ops[0], test.comparators[0], scope)
+        if isinstance(test, ast.Call) and self._asks_for_wrapper(test, scope):
+            return True
+        call = test.func if isinstance(test, ast.Call) else test
+        if self._files.dotted(call, scope) == "torch.cuda.is_available":
+            return True  # the other side is for a machine to try it on
+        last = (self._files.dotted(call, scope) or "").rpartition(".")[2].lower()
+        if last in DISTRIBUTED:
+            return True
+        if isinstance(test, ast.Name):
+            found = scope.lookup(test.id)
+            if found is not None and len(found[1]) == 1:
+                return self.side(found[1][0], found[0], depth + 1)
+        return None
+
+    def _asks_for_wrapper(self, test: ast.Call, scope: Scope) -> bool:
+        """Whether it is ``isinstance(model, DistributedDataParallel)`` or ``hasattr(model, "module")``."""
+        if not isinstance(test.func, ast.Name) or len(test.args) != 2:
+            return False
+        second = test.args[1]
+        if test.func.id == "hasattr":
+            return isinstance(second, ast.Constant) and second.value == "module"
+        classes = second.elts if isinstance(second, ast.Tuple) else [second]
+        return test.func.id == "isinstance" and any(
+            self._files.dotted(each, scope) in WRAPPERS for each in classes
+        )
+
+    def _compare(self, left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope) -> bool | None:
+        if isinstance(operator, (ast.In, ast.NotIn)):
+            about = isinstance(left, ast.Constant) and left.value in (*VARIABLES, "WORLD_SIZE")
+            environ = self._files.dotted(right, scope) == "os.environ"
+            return isinstance(operator, ast.In) if about and environ else None
+        value = _constant(right)
+        many: set[tuple[type[ast.cmpop], object]]
+        one: set[tuple[type[ast.cmpop], object]]
+        if self._is_size(left, scope):
+            many = {(ast.Gt, 1), (ast.GtE, 2), (ast.NotEq, 1)}
+            one = {(ast.Eq, 1), (ast.LtE, 1), (ast.Lt, 2)}
+        elif self._ranks.rank(left, scope) is not None:
+            many = {(ast.NotEq, -1), (ast.GtE, 0), (ast.Gt, -1), (ast.IsNot, None)}
+            one = {(ast.Eq, -1), (ast.Lt, 0), (ast.Is, None), (ast.LtE, -1)}
+        else:
+            return None
+        return True if (type(operator), value) in many else False if (type(operator), value) in one else None
+
+    def _is_size(self, node: ast.expr, scope: Scope) -> bool:
+        if isinstance(node, ast.Call) and self._files.dotted(node.func, scope) == "int" and node.args:
+            return self._is_size(node.args[0], scope)
+        if isinstance(node, ast.Call) and self._files.dotted(node.func, scope) in (
+            "os.environ.get",
+            "os.getenv",
+        ):
+            return (
+                bool(node.args)
+                and isinstance(node.args[0], ast.Constant)
+                and node.args[0].value == "WORLD_SIZE"
+            )
+        if isinstance(node, ast.Subscript):
+            return isinstance(node.slice, ast.Constant) and node.slice.value == "WORLD_SIZE"
+        called = node.func if isinstance(node, ast.Call) else node
+        return (self._files.dotted(called, scope) or "").rpartition(".")[2].lower() in SIZES
+
+    def _reaches_join(self, module: Scope) -> bool:
+        """Whether code of a module, or functions that it calls, make the process a rank."""
+        waiting, seen = list(module.walk()), set(module.walk())
+        while waiting:
+            scope = waiting.pop()
+            for call in find_calls(scope):
+                if (self._files.dotted(call.func, scope) or "") in ALL_JOINS | FRAMEWORKS:
+                    return True
+                called = self._files.function(call.func, scope)
+                if called is not None and called not in seen:
+                    seen.add(called)
+                    waiting.append(called)
+        return False
+
+    def _above(self, module: Scope) -> set[Scope]:
+        """Return the module and those that import it, over any number of steps."""
+        return _follow({module}, lambda one: [m for m, own in self._imports.items() if one in own])
+
+
+def _follow(start: set[Scope], step: Callable[[Scope], Iterable[Scope]]) -> set[Scope]:
+    found, waiting = set(start), list(start)
+    while waiting:
+        for each in step(waiting.pop()):
+            if each not in found:
+                found.add(each)
+                waiting.append(each)
+    return found
+
+
+def _constant(node: ast.expr) -> object:
+    if (
+        isinstance(node, ast.UnaryOp)
+        and isinstance(node.op, ast.USub)
+        and isinstance(node.operand, ast.Constant)
+    ):
+        value = node.operand.value
+        return -value if isinstance(value, int) else ...
+    return node.value if isinstance(node, ast.Constant) else ...

@@ -1,0 +1,390 @@
+"""Rank dependence: which tests come out differently on different ranks, and how that is known."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ddpdoctor.source.resolve.known import SIZES
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+
+VARIABLES = frozenset({"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK",
+                       "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "GROUP_RANK"})  # fmt: skip
+RANKS = frozenset({"rank", "local_rank", "global_rank", "world_rank", "dist_rank", "ddp_rank", "ddp_local_rank",
+                   "proc_id", "process_index", "local_process_index"})  # fmt: skip
+"""Names that mean the rank wherever distributed training is written."""
+RANK_CALLS = frozenset({"get_rank", "get_local_rank", "get_global_rank"})
+FIRST = frozenset({"is_main_process", "is_local_main_process", "is_main", "is_master", "is_master_process",
+                   "master_process", "main_process", "is_rank_zero", "is_rank_0", "is_rank0", "rank_zero",
+                   "is_global_zero", "is_first_rank", "is_primary", "is_chief"})  # fmt: skip
+"""Names that mean "this is rank 0"."""
+FIRST_ONLY = frozenset({"rank_zero_only", "rank0_only", "master_only", "main_process_only", "on_main_process",
+                        "on_local_main_process", "only_on_master", "run_on_rank_zero"})  # fmt: skip
+"""Names of decorators whose function runs on rank 0 only."""
+CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "time.time_ns", "time.monotonic_ns",
+                    "time.perf_counter_ns"})  # fmt: skip
+HOSTS = frozenset({"socket.gethostname", "socket.getfqdn", "platform.node"})
+OF_TENSORS = frozenset({"dim", "size", "ndimension", "numel", "item", "argmax", "index", "matrix_rank"})
+"""Methods that give numbers which are no ranks."""
+CONVERSIONS = frozenset({"int", "str", "float"})
+DEEPEST = 8
+"""Assignments that are followed to the source of a value."""
+ZERO = "zero"
+HELPER = "helper"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What makes a test come out differently."""
+
+    origin: str
+    """rank, host, clock, or helper for what is by its name true on rank 0 only."""
+    traced: bool
+    """Whether it was followed to its source, not only known by a name."""
+    key: str
+    """What is asked; tests of one key are the same question."""
+    positive: bool = True
+    """Whether the test asks it as the key has it, or the opposite."""
+    certain: bool = True
+    """Whether nothing else decides as well."""
+
+    def negate(self) -> Difference:
+        """Return the difference of the opposite test."""
+        return replace(self, positive=not self.positive)
+
+
+class RankReader:
+    """Says of tests whether ranks differ in them."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self._read: dict[tuple[ast.expr, Scope], Difference | None] = {}
+        self._rank: dict[tuple[ast.expr, Scope], bool | None] = {}
+
+    def read(self, test: ast.expr, scope: Scope, depth: int = 0) -> Difference | None:
+        """Return how ranks differ in a test; None where they agree or it cannot be told."""
+        key = test, scope
+        if depth > DEEPEST or key in self._read:
+            return self._read.get(key)
+        self._read[key] = None  # what is asked again while it is followed leads in a circle
+        found = self._read[key] = self._read_test(test, scope, depth)
+        return found
+
+    def _read_test(self, test: ast.expr, scope: Scope, depth: int) -> Difference | None:
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.read(test.operand, scope, depth + 1)
+            return inner.negate() if inner else None
+        if isinstance(test, ast.BoolOp):
+            return self._read_both(test, scope, depth)
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            return self._compare(test, scope, depth)
+        if isinstance(test, ast.NamedExpr):
+            return self.read(test.value, scope, depth + 1)
+        if isinstance(test, (ast.Name, ast.Attribute)):
+            return self._read_name(test, scope, depth)
+        if isinstance(test, ast.Call):
+            return self._read_call(test, scope, depth)
+        return None
+
+    def read_decorator(self, node: ast.expr, scope: Scope) -> Difference | None:
+        """Return how ranks differ in whether a decorated function runs; None where they agree or it cannot be told."""
+        name = node.func if isinstance(node, ast.Call) else node
+        decorator = self.files.function(name, scope)
+        if decorator is None:
+            last = (self.files.dotted(name, scope) or "").rpartition(".")[2]
+            return Difference(HELPER, False, ZERO) if last in FIRST_ONLY else None
+        for wrapper in decorator.functions.values() if decorator.parameters else ():
+            total = _count_calls([wrapper.node], decorator.parameters[0])
+            for test in ast.walk(wrapper.node):
+                if isinstance(test, ast.If) and not test.orelse:
+                    below = _count_calls(test.body, decorator.parameters[0])
+                    difference = self.read(test.test, wrapper) if below else None
+                    if difference is not None:
+                        return difference if below == total else None
+        return None
+
+    def is_about_launch(self, test: ast.expr, scope: Scope) -> bool:
+        """Whether a test only asks if the job is distributed at all, which it is where anything can hang."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self.is_about_launch(test.operand, scope)
+        if isinstance(test, ast.BoolOp):
+            return all(self.is_about_launch(each, scope) for each in test.values)
+        if isinstance(test, ast.Compare):
+            sides = [test.left, *test.comparators]
+            return any(self._last(each, scope) in _WORLD for each in sides) or (
+                any(_is_negative(each) or _is_none(each) for each in sides)
+                and any(
+                    self.rank(each, scope) is not None
+                    for each in sides
+                    if isinstance(each, ast.Call) or self._last(each, scope) in RANKS
+                )
+            )
+        last = self._last(test, scope)
+        return last in _LAUNCH or last in _WORLD
+
+    def _last(self, node: ast.expr, scope: Scope) -> str:
+        call = node.func if isinstance(node, ast.Call) else node
+        return (self.files.dotted(call, scope) or "").rpartition(".")[2].lower()
+
+    def _read_both(self, test: ast.BoolOp, scope: Scope, depth: int) -> Difference | None:
+        read = [(each, self.read(each, scope, depth + 1)) for each in test.values]
+        found = [inner for _, inner in read if inner is not None]
+        if not found:
+            return None
+        others = [each for each, inner in read if inner is None and not self.is_about_launch(each, scope)]
+        certain = not others and all(each.certain for each in found)
+        if len(found) == 1:
+            return replace(found[0], certain=certain)
+        return Difference(
+            found[0].origin, all(each.traced for each in found), ast.dump(test), certain=certain
+        )
+
+    def _compare(self, test: ast.Compare, scope: Scope, depth: int) -> Difference | None:
+        left, operator, right = test.left, test.ops[0], test.comparators[0]
+        rank = self.rank(left, scope, depth)
+        if rank is None and isinstance(operator, (ast.Eq, ast.NotEq)):
+            left, right = right, left
+            rank = self.rank(left, scope, depth)
+        if rank is not None:
+            return self._compare_rank(rank, left, operator, right, scope)
+        for origin, names in (("clock", CLOCKS), ("host", HOSTS)):
+            if any(self._mentions(each, names, scope) for each in (left, right)):
+                return Difference(origin, True, ast.dump(test), certain=False)
+        return None
+
+    def _compare_rank(
+        self, traced: bool, left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope
+    ) -> Difference | None:
+        positive = not isinstance(operator, (ast.NotEq, ast.NotIn))
+        key = f"{ast.dump(left)} {ast.dump(right)}"
+        if isinstance(operator, (ast.Eq, ast.NotEq)):
+            value = _number(right)
+            if value is None:
+                fixed = isinstance(right, ast.Call) or self._is_size(right, scope)
+                return Difference("rank", traced, key, positive) if fixed else None
+            return None if value < 0 else Difference("rank", traced, _key(left, value), positive)
+        if isinstance(operator, (ast.In, ast.NotIn)) and isinstance(right, (ast.List, ast.Tuple, ast.Set)):
+            values = [_number(each) for each in right.elts]
+            known = sorted({value for value in values if value is not None and value >= 0})
+            if not known or None in values:
+                return None
+            return Difference("rank", traced, _key(left, known[0]) if len(known) == 1 else key, positive)
+        value = _number(right)
+        zero = {(ast.Gt, 0): False, (ast.GtE, 1): False, (ast.Lt, 1): True, (ast.LtE, 0): True}
+        if value is not None and (type(operator), value) in zero:
+            return Difference("rank", traced, _key(left, 0), zero[type(operator), value])
+        if value is not None and value > 0 and isinstance(operator, (ast.Gt, ast.GtE, ast.Lt, ast.LtE)):
+            least = value + isinstance(operator, (ast.Gt, ast.LtE))
+            up = isinstance(operator, (ast.Gt, ast.GtE))
+            return Difference("rank", traced, f"{ast.dump(left)} >= {least}", up)
+        return None
+
+    def _is_size(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether it is ``world_size - 1`` or the like."""
+        return (
+            isinstance(node, ast.BinOp)
+            and self._last(node.left, scope) in _WORLD
+            and _number(node.right) is not None
+        )
+
+    def _mentions(self, node: ast.expr, names: frozenset[str], scope: Scope) -> bool:
+        """Whether a value comes from a call of one of ``names``, by arithmetic and assignments alone."""
+        waiting = [(node, scope)]
+        seen: set[ast.expr] = (
+            set()
+        )  # a variable that is bound anew again and again leads to all of its values
+        for each, home in waiting:
+            if isinstance(each, ast.Call):
+                if self.files.dotted(each.func, home) in names:
+                    return True
+            elif isinstance(each, ast.BinOp):
+                waiting += [(each.left, home), (each.right, home)]
+            elif isinstance(each, ast.Name) and each.id not in home.reduced:
+                where, values = home.lookup(each.id) or (home, [])
+                waiting += [(value, where) for value in values if value not in seen]
+                seen.update(values)
+        return False
+
+    def _read_name(self, node: ast.Name | ast.Attribute, scope: Scope, depth: int) -> Difference | None:
+        if isinstance(node, ast.Name) and node.id in scope.reduced:
+            return None
+        found = self._values(node, scope)
+        reads = [self.read(value, found[0], depth + 1) for value in _known(found[1])] if found else []
+        for read in reads:
+            if read is not None:
+                # what is bound to something else as well may have been agreed on
+                return read if found and _all_read(_known(found[1]), reads) else None
+        if found and any(self._is_text(value, found[0]) for value in found[1]):
+            return None  # of a text only whether it is there is asked
+        last = node.id if isinstance(node, ast.Name) else node.attr
+        if last in FIRST and (
+            found is None or all(v is UNKNOWN or isinstance(v, ast.Call) for v in found[1])
+        ):
+            return Difference(HELPER, False, ZERO)
+        rank = self.rank(node, scope, depth)
+        return Difference("rank", True, ZERO, positive=False) if rank else None
+
+    def _read_call(self, call: ast.Call, scope: Scope, depth: int) -> Difference | None:
+        if isinstance(call.func, ast.Name) and call.func.id == "bool" and len(call.args) == 1:
+            return self.read(call.args[0], scope, depth + 1)
+        function = self.files.function(call.func, scope)
+        if function is not None:
+            for value in _returned(function):
+                read = self.read(value, function, depth + 1)
+                if read is not None:
+                    return read
+            return Difference("rank", True, ZERO, positive=False) if self.rank(call, scope, depth) else None
+        last = self._last(call, scope)
+        if last in FIRST:
+            return Difference(HELPER, False, ZERO)
+        if self._is_text(call, scope):
+            return None
+        return Difference("rank", True, ZERO, positive=False) if self.rank(call, scope, depth) else None
+
+    def _is_text(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether it is a variable of the environment as it stands there."""
+        if isinstance(node, ast.Call):
+            return self.files.dotted(node.func, scope) in ("os.environ.get", "os.getenv")
+        return isinstance(node, ast.Subscript) and self.files.dotted(node.value, scope) == "os.environ"
+
+    def rank(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
+        """Whether a value is a rank: True traced to its source, False by its name only, None where it is none."""
+        key = node, scope
+        if depth > DEEPEST or key in self._rank:
+            return self._rank.get(key)
+        self._rank[key] = None
+        found = self._rank[key] = self._find_rank(node, scope, depth)
+        return found
+
+    def _find_rank(self, node: ast.expr, scope: Scope, depth: int) -> bool | None:
+        if isinstance(node, ast.Call):
+            return self._rank_of_call(node, scope, depth)
+        if isinstance(node, ast.Subscript):
+            environ = self.files.dotted(node.value, scope) == "os.environ"
+            return True if environ and _text(node.slice) in VARIABLES else None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mod, ast.FloorDiv, ast.Add, ast.Sub)):
+            return self.rank(node.left, scope, depth + 1)
+        if isinstance(node, ast.IfExp):
+            sides = [self.rank(each, scope, depth + 1) for each in (node.body, node.orelse)]
+            return next((each for each in sides if each is not None), None)
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            return self._rank_of_name(node, scope, depth)
+        return None
+
+    def _rank_of_call(self, node: ast.Call, scope: Scope, depth: int) -> bool | None:
+        name = self.files.dotted(node.func, scope) or ""
+        if name in ("torch.distributed.get_rank", "torch.distributed.get_node_local_rank"):
+            return True
+        if name in ("os.environ.get", "os.getenv"):
+            return True if node.args and _text(node.args[0]) in VARIABLES else None
+        if name in CONVERSIONS and len(node.args) == 1:
+            return self.rank(node.args[0], scope, depth + 1)
+        function = self.files.function(node.func, scope)
+        if function is not None:
+            found = [self.rank(value, function, depth + 1) for value in _returned(function)]
+            return next((each for each in found if each is not None), None)
+        return False if name.rpartition(".")[2] in RANK_CALLS else None
+
+    def _rank_of_name(self, node: ast.Name | ast.Attribute, scope: Scope, depth: int) -> bool | None:
+        found = self._values(node, scope)
+        if isinstance(node, ast.Name) and found is not None:
+            home = found[0]
+            if node.id in home.loops:
+                return None
+            if home.spawned and home.parameters and home.parameters[0] == node.id:
+                return True
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner = scope.lookup(node.value.id)
+            if owner is not None and node.value.id in owner[0].loops:
+                return None  # of one of several things
+        last = node.id if isinstance(node, ast.Name) else node.attr
+        values = found[1] if found is not None else []
+        read = [self.rank(v, found[0], depth + 1) for v in _known(values)] if found else []
+        known = [each for each in read if each is not None]
+        if known:
+            return any(known) if _all_read(_known(values), read) else None
+        computed = any(
+            not isinstance(value, (ast.Constant, ast.Name, ast.Attribute, ast.Call)) or _is_size(value)
+            for value in values
+        )
+        return False if last in RANKS and not computed else None
+
+    def _values(self, node: ast.Name | ast.Attribute, scope: Scope) -> tuple[Scope, list[ast.expr]] | None:
+        if isinstance(node, ast.Name):
+            return scope.lookup(node.id)
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            owner = scope.find_class()
+            if owner is not None and node.attr in owner.attributes:
+                return owner, owner.attributes[node.attr]
+        return None
+
+
+def _known(values: Iterable[ast.expr]) -> list[ast.expr]:
+    return [each for each in values if each is not UNKNOWN]
+
+
+def _all_read(values: Iterable[ast.expr], reads: Iterable[object]) -> bool:
+    """Whether each value that is no constant was read."""
+    pairs = zip(values, reads, strict=True)
+    return all(read is not None or isinstance(value, ast.Constant) for value, read in pairs)
+
+
+def _is_size(value: ast.expr) -> bool:
+    """Whether it is a number that is no rank's: spelled out, or that of a tensor."""
+    if isinstance(value, ast.Constant):
+        return type(value.value) is int and value.value > 0
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in OF_TENSORS
+    )
+
+
+_WORLD = SIZES | {"n_gpu", "ngpus", "num_gpus"}
+_LAUNCH = frozenset({"is_initialized", "is_available", "distributed", "ddp", "is_distributed", "use_ddp", "multi_gpu",
+                     "is_dist_avail_and_initialized", "is_dist_initialized", "is_torchelastic_launched"})  # fmt: skip
+
+
+def _key(left: ast.expr, value: int) -> str:
+    """The question "is this rank 0" is one, whatever the rank is called; others are by their text."""
+    return ZERO if value == 0 and not isinstance(left, ast.BinOp) else f"{ast.dump(left)} {value}"
+
+
+def _returned(function: Scope) -> list[ast.expr]:
+    return [
+        each.value
+        for each in ast.walk(function.node)
+        if isinstance(each, ast.Return) and each.value is not None
+    ]
+
+
+def _count_calls(nodes: Iterable[ast.AST], name: str) -> int:
+    return sum(
+        isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == name
+        for node in nodes
+        for each in ast.walk(node)
+    )
+
+
+def _number(node: ast.expr) -> int | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isdigit():
+        return int(node.value[:9])
+    return None
+
+
+def _text(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _is_negative(node: ast.expr) -> bool:
+    return (_number(node) or 0) < 0
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None

@@ -1,0 +1,162 @@
+"""Scopes of a file: modules, classes and functions, and what is bound in each."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ddpdoctor.evidence.sources import SourcePlace
+from ddpdoctor.source.files.reading import Script
+from ddpdoctor.source.resolve.tree_nodes import children
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+UNKNOWN = ast.Constant(value=...)
+"""What a variable is bound to where its value is no expression of the file, such as the target of a loop."""
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """A module, class or function, and what is bound in it."""
+
+    script: Script
+    node: ast.Module | ast.ClassDef | FunctionNode
+    outer: Scope | None
+    name: str | None
+    bound: dict[str, list[ast.expr]] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+    functions: dict[str, Scope] = field(default_factory=dict)
+    classes: dict[str, Scope] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    loops: set[str] = field(default_factory=set)
+    """Targets of loops."""
+    attributes: dict[str, list[ast.expr]] = field(default_factory=dict)
+    """Of a class: what its methods assign to attributes of ``self``."""
+    makers: dict[ast.expr, Scope] = field(default_factory=dict)
+    """Of a class: in which of its methods each of these values stands."""
+    reduced: set[str] = field(default_factory=set)
+    """Names that a collective has made equal on all ranks."""
+    spawned: bool = False
+    """Whether ``mp.spawn`` calls it, with the rank as first argument."""
+    calls: tuple[ast.Call, ...] | None = None
+    """Those that stand in the scope itself; kept by ``walking.find_calls``."""
+
+    @property
+    def module(self) -> Scope:
+        """The module in which it stands."""
+        *_, module = self.outwards()
+        return module
+
+    def place(self, node: ast.AST) -> SourcePlace:
+        """Return where a node of this scope stands."""
+        return self.script.place(node, self.name)
+
+    def walk(self) -> Iterator[Scope]:
+        """Yield this scope and those inside of it."""
+        yield self
+        for inner in (*self.functions.values(), *self.classes.values()):
+            yield from inner.walk()
+
+    def outwards(self) -> Iterator[Scope]:
+        """Yield this scope and those around it."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outer
+
+    def visible(self) -> Iterator[Scope]:
+        """Yield the scopes whose names are known here: a class shows its own to nothing inside of it."""
+        for scope in self.outwards():
+            if scope is self or not isinstance(scope.node, ast.ClassDef):
+                yield scope
+
+    def find_class(self) -> Scope | None:
+        """Return the class around, if there is one."""
+        return next((scope for scope in self.outwards() if isinstance(scope.node, ast.ClassDef)), None)
+
+    def lookup(self, name: str) -> tuple[Scope, list[ast.expr]] | None:
+        """Return where a variable is bound and to what; None where nobody binds it."""
+        return next(((scope, scope.bound[name]) for scope in self.visible() if name in scope.bound), None)
+
+
+def build_scope(
+    script: Script, node: ast.Module | ast.ClassDef | FunctionNode, outer: Scope | None, name: str | None
+) -> Scope:
+    """Return a module, class or function with all that is bound in it, and the scopes inside of it.
+
+    Args:
+        script: the file.
+        node: of its syntax tree.
+        outer: the scope around; None of a module.
+        name: under which it is told; None of a module.
+    """
+    scope = Scope(script, node, outer, name)
+    if not isinstance(node, (ast.Module, ast.ClassDef)):
+        every = [*node.args.posonlyargs, *node.args.args]
+        scope.parameters = tuple(each.arg for each in every)
+        extra = [*node.args.kwonlyargs, *(each for each in (node.args.vararg, node.args.kwarg) if each)]
+        for each in [*every, *extra]:
+            scope.bound[each.arg] = [UNKNOWN]
+    for statement in node.body:
+        _bind(statement, scope)
+    return scope
+
+
+def _bind(node: ast.AST, scope: Scope) -> None:
+    """Note what a statement binds; functions and classes are scopes of their own."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        name = f"{scope.name}.{node.name}" if scope.name else node.name
+        inner = build_scope(scope.script, node, scope, name)
+        (scope.classes if isinstance(node, ast.ClassDef) else scope.functions)[node.name] = inner
+        return
+    if isinstance(node, ast.Lambda):
+        return
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        _import(node, scope)
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            _assign(target, node.value, scope)
+    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
+        if node.value is not None:
+            _assign(node.target, node.value, scope)
+    elif isinstance(node, ast.AugAssign):
+        _assign(node.target, UNKNOWN, scope)
+    elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+        _assign(node.target, UNKNOWN, scope)
+        scope.loops.update(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name))
+    elif isinstance(node, ast.Global):
+        for name in node.names:
+            scope.module.bound.setdefault(name, []).append(UNKNOWN)
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        _assign(node.optional_vars, UNKNOWN, scope)
+    for child in children(node):
+        _bind(child, scope)
+
+
+def _import(node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            whole = alias.name if alias.asname else alias.name.split(".")[0]
+            scope.imports[alias.asname or whole] = whole
+        else:
+            module = "." * node.level + (node.module or "")
+            joined = f"{module}{'' if module.endswith('.') or not module else '.'}{alias.name}"
+            scope.imports[alias.asname or (joined if alias.name == "*" else alias.name)] = joined
+
+
+def _assign(target: ast.expr, value: ast.expr, scope: Scope) -> None:
+    if isinstance(target, ast.Name):
+        scope.bound.setdefault(target.id, []).append(value)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        values: list[ast.expr] = [UNKNOWN] * len(target.elts)
+        if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+            values = value.elts
+        for each, own in zip(target.elts, values, strict=True):
+            _assign(each, own, scope)
+    elif (
+        isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    ):
+        owner = scope.find_class()
+        if owner is not None:
+            owner.attributes.setdefault(target.attr, []).append(value)
+            owner.makers[value] = scope

@@ -1,0 +1,339 @@
+"""Programs as rows of steps: what a script does from its first line on, through its functions, and under which tests.
+
+A step is a call or the setting of an item, in the order in which a run comes to it; loops are passed once, and of a
+test both sides are told, each below its guard, but for the side that a run of several ranks never takes. A function
+that `mp.spawn` starts is a program of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ddpdoctor.source.resolve.calls import JOINS, MESHES, is_any_collective, is_wrapper
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.tree_nodes import children
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_main_guard, own_nodes
+
+MOST_STEPS = 6_000
+"""Of one program; what comes later is not judged."""
+MOST_GUARDS = 300
+"""Before one step; a program that has more of them is not judged from there on."""
+DEEPEST_CALLS = 12
+"""Functions that are followed into one another."""
+DEEPEST_SETUP = 2
+"""The same of a function that makes the group: it is short, or has a whole program behind it that is judged anyway."""
+OTHER_JOINS = MESHES | {"accelerate.Accelerator", "deepspeed.init_distributed"}
+SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes",
+                    "torch.multiprocessing.spawn.spawn"})  # fmt: skip
+RUNNERS = frozenset({"fire.Fire", "absl.app.run", "tyro.cli", "typer.run", "jsonargparse.CLI"})
+"""Functions that call the function which they are given."""
+ABOUT = re.compile(
+    r"__main__|multiprocessing|torch\.distributed|import distributed|DistributedDataParallel|[Aa]ccelerat"
+)
+"""What a module mentions that starts a program of ranks, here or in the files that it imports."""
+DOUBTS = frozenset({"if", "else", "unless", "case", "try", "except"})
+"""Kinds of guards below which a line may never run."""
+SIDES = frozenset({"if", "else", "unless"})
+"""Kinds of guards that are one side of a test."""
+LEAVES = (ast.Return, ast.Break, ast.Continue)
+OF_RANKS = re.compile(r"rank|main_proc|is_main|is_master|\bme\b", re.IGNORECASE)
+"""Tests behind which a ``raise`` lets some ranks leave; other ones complain of what is wrong for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What decides whether a run comes to a step."""
+
+    kind: str
+    """main (``__name__``), if, else, unless (an earlier test whose side leaves), for, while, with, try, except, case
+    or decorator."""
+    test: ast.AST
+    """The test, or the expression of a loop, manager or decorator."""
+    scope: Scope
+    positive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call of a function of the files, inside of which a step is."""
+
+    call: ast.Call
+    scope: Scope
+    """Where the call stands."""
+    callee: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that a program does."""
+
+    node: ast.Call | ast.Assign
+    name: str
+    """Dotted name of what is called; empty where that is no name, and for assignments."""
+    scope: Scope
+    guards: tuple[Guard, ...]
+    frames: tuple[Frame, ...]
+    """The calls through which it is reached, the outermost first."""
+    known: bool
+    """Whether the function that is called is one of the files, into which the next steps lead."""
+
+    @property
+    def call(self) -> ast.Call | None:
+        """The call, where it is one."""
+        return self.node if isinstance(self.node, ast.Call) else None
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one program does."""
+
+    start: Scope
+    """The module, or the function that is spawned."""
+    steps: list[Step] = field(default_factory=list)
+    whole: bool = True
+    """False where it was cut off."""
+    joins: bool = False
+    """Whether it is a rank: makes the process group, a collective, a wrapped model or an Accelerator."""
+    setup: bool = False
+    """Whether it is no program but a function that makes the process group: what ran before is not known."""
+    alone: bool = False
+    """Whether its process group is made for one rank, or it is one by its number: the others run another script."""
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether it is one of several ranks, as far as can be told."""
+        return self.joins and not self.alone
+
+
+def trace_programs(module: Scope, files: Files) -> tuple[Trace, ...]:
+    """Return the programs that begin in a module: itself from its first line on, and what is spawned of it."""
+    if not ABOUT.search("\n".join(module.script.lines)):
+        return ()
+    traces = []
+    for scope in module.walk():
+        if scope is module or scope.spawned:
+            trace = Trace(scope)
+            walker = _Walker(files, trace)
+            walker.block(scope.node.body, scope, (), ())
+            # Where it starts the ranks, on the other side of a test, it is none of them.
+            launches = any(step.name in SPAWNS for step in trace.steps)
+            trace.joins = trace.joins or (walker.may_join and not launches)
+            traces.append(trace)
+    return tuple(traces)
+
+
+def trace_setups(module: Scope, files: Files) -> tuple[Trace, ...]:
+    """Return what the functions of a module do that make the process group themselves, whoever calls them.
+
+    Those of tests are left out: there a second group may be what has to fail.
+    """
+    if not any("init_process_group" in line for line in module.script.lines):
+        return ()
+    traces = []
+    for scope in module.walk():
+        function = isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if not function or scope.spawned or "test" in (scope.name or "").lower():
+            continue
+        if any(files.dotted(call.func, scope) in JOINS for call in find_calls(scope)):
+            trace = Trace(scope, joins=True, setup=True)
+            _Walker(files, trace, DEEPEST_SETUP).block(scope.node.body, scope, (), ())
+            traces.append(trace)
+    return tuple(traces)
+
+
+class _Walker:
+    """Writes the steps of one program."""
+
+    def __init__(self, files: Files, trace: Trace, deepest: int = DEEPEST_CALLS) -> None:
+        self.files = files
+        self.trace = trace
+        self._deepest = deepest
+        self._sides: dict[ast.AST, bool | None] = {}
+        """Of the tests so far: which side a run of several ranks takes."""
+        self.may_join = False
+        """Whether it makes a process group below a test."""
+
+    def block(
+        self,
+        body: Sequence[ast.stmt],
+        scope: Scope,
+        guards: tuple[Guard, ...],
+        frames: tuple[Frame, ...],
+    ) -> None:
+        """Write the steps of a block; a test one side of which leaves guards what comes after it."""
+        for statement in body:
+            if not self.trace.whole:
+                return
+            self._statement(statement, scope, guards, frames)
+            guards += tuple(find_exits(statement, scope))
+
+    def _statement(
+        self, node: ast.stmt, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            self._each(node.decorator_list, scope, guards, frames)
+        elif isinstance(node, ast.ClassDef):
+            self._each(node.decorator_list, scope, guards, frames)
+            inner = scope.classes.get(node.name)
+            if inner is not None:
+                self.block(node.body, inner, guards, frames)
+        elif isinstance(node, ast.If):
+            self._expression(node.test, scope, guards, frames)
+            if is_main_guard(node.test):
+                self.block(node.body, scope, (*guards, Guard("main", node.test, scope)), frames)
+                self.block(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)), frames)
+                return
+            self.block(node.body, scope, (*guards, Guard("if", node.test, scope)), frames)
+            self.block(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)), frames)
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
+            head, kind = (node.test, "while") if isinstance(node, ast.While) else (node.iter, "for")
+            self._expression(head, scope, guards, frames)
+            self.block(node.body, scope, (*guards, Guard(kind, head, scope)), frames)
+            self.block(node.orelse, scope, guards, frames)
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                self._expression(item.context_expr, scope, guards, frames)
+                guards = (*guards, Guard("with", item.context_expr, scope))
+            self.block(node.body, scope, guards, frames)
+        elif isinstance(node, ast.Match):
+            self._expression(node.subject, scope, guards, frames)
+            for case in node.cases:
+                self.block(case.body, scope, (*guards, Guard("case", node.subject, scope)), frames)
+        elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+            self._try(node, scope, guards, frames)
+        else:
+            self._expression(node, scope, guards, frames)
+
+    def _try(
+        self, node: ast.stmt, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        handlers = getattr(node, "handlers", [])
+        inside = (*guards, Guard("try", node, scope)) if handlers else guards
+        self.block(getattr(node, "body", []), scope, inside, frames)
+        for handler in handlers:
+            self.block(handler.body, scope, (*guards, Guard("except", handler, scope)), frames)
+        self.block(getattr(node, "orelse", []), scope, inside, frames)
+        self.block(getattr(node, "finalbody", []), scope, guards, frames)
+
+    def _each(
+        self, nodes: Iterable[ast.AST], scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        for node in nodes:
+            self._expression(node, scope, guards, frames)
+
+    def _expression(
+        self, node: ast.AST, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        """Write the calls of an expression or a simple statement, the inner ones first."""
+        if isinstance(node, (ast.Constant, ast.Name, ast.Lambda)) or not self.trace.whole:
+            return
+        if isinstance(node, ast.IfExp):
+            self._expression(node.test, scope, guards, frames)
+            self._expression(node.body, scope, (*guards, Guard("if", node.test, scope)), frames)
+            self._expression(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)), frames)
+            return
+        if isinstance(node, ast.BoolOp):
+            kind = "if" if isinstance(node.op, ast.And) else "else"
+            for value in node.values:
+                self._expression(value, scope, guards, frames)
+                guards = (*guards, Guard(kind, value, scope, kind == "if"))
+            return
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            self._expression(node.generators[0].iter, scope, guards, frames)
+            guards = (*guards, Guard("for", node.generators[0].iter, scope))
+            guards += tuple(Guard("if", test, scope) for each in node.generators for test in each.ifs)
+            elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            self._each(elements, scope, guards, frames)
+            return
+        self._each(children(node), scope, guards, frames)
+        if isinstance(node, ast.Call):
+            self._call(node, scope, guards, frames)
+        elif isinstance(node, ast.Assign) and any(isinstance(each, ast.Subscript) for each in node.targets):
+            self._write(Step(node, "", scope, guards, frames, False))
+
+    def _call(
+        self, node: ast.Call, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
+    ) -> None:
+        name = self.files.dotted(node.func, scope) or ""
+        callee = find_callee(node, scope, self.files)
+        if callee is None and name in RUNNERS and node.args:
+            callee = self.files.function(node.args[0], scope)
+        self._write(Step(node, name, scope, guards, frames, callee is not None))
+        if name in JOINS:
+            size, rank = (
+                fold(find_keyword(node, word), scope, self.files) for word in ("world_size", "rank")
+            )
+            self.trace.alone = self.trace.alone or size == "1" or (rank or "").isdecimal()
+        if not self.trace.joins:
+            # Libraries make collectives where a test says that there is a group: that is no sign of one.
+            sure = not any(each.kind in DOUBTS for each in guards)
+            makes = name in JOINS or name in OTHER_JOINS
+            self.may_join = self.may_join or makes
+            self.trace.joins = sure and (
+                makes or is_wrapper(node, scope, self.files) or is_any_collective(node, scope, self.files)
+            )
+        if callee is None or len(frames) >= self._deepest or any(each.callee is callee for each in frames):
+            return
+        for decorator in getattr(callee.node, "decorator_list", ()):
+            guards = (*guards, Guard("decorator", decorator, callee.outer or callee))
+        self.block(callee.node.body, callee, guards, (*frames, Frame(node, scope, callee)))
+
+    def _write(self, step: Step) -> None:
+        if len(self.trace.steps) >= MOST_STEPS or len(step.guards) > MOST_GUARDS:
+            self.trace.whole = False
+            return
+        if not any(each.kind in SIDES and self._never_takes(each) for each in step.guards):
+            self.trace.steps.append(step)
+
+    def _never_takes(self, guard: Guard) -> bool:
+        """Whether what is behind a guard is for a process that is alone."""
+        if guard.test not in self._sides:
+            test = guard.test
+            programs = kinds_of(self.files).programs
+            self._sides[test] = programs.side(test, guard.scope) if isinstance(test, ast.expr) else None
+        return self._sides[guard.test] not in (None, guard.positive)
+
+
+def find_callee(call: ast.Call, scope: Scope, files: Files) -> Scope | None:
+    """Return the function of the files that a call runs: of a class, its ``__init__``."""
+    function = files.function(call.func, scope)
+    if function is not None:
+        return function
+    made = files.find_class(call.func, scope)
+    if made is not None:
+        return files.objects.method(made, "__init__")
+    return None
+
+
+def find_exits(statement: ast.stmt, scope: Scope) -> Iterator[Guard]:
+    """Yield the tests in a statement one side of which leaves the block around it."""
+    if isinstance(statement, ast.If):
+        apart = OF_RANKS.search(ast.unparse(statement.test)) is not None
+        for side, positive in ((statement.body, False), (statement.orelse, True)):
+            if any(_leaves(each) or (apart and isinstance(each, ast.Raise)) for each in side):
+                yield Guard("unless", statement.test, scope, positive)
+        for each in (*statement.body, *statement.orelse):
+            yield from find_exits(each, scope)
+    elif isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
+        head = statement.test if isinstance(statement, ast.While) else statement.iter
+        if any(isinstance(each, ast.Return) for each in own_nodes(statement)):
+            yield Guard("unless", head, scope, False)
+            for node in own_nodes(statement):
+                if isinstance(node, ast.If) and any(isinstance(each, ast.Return) for each in node.body):
+                    yield Guard("unless", node.test, scope, False)
+    elif isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
+        for each in statement.body:
+            yield from find_exits(each, scope)
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    if isinstance(statement, LEAVES):
+        return True
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return ast.unparse(statement.value.func) in ("sys.exit", "exit", "quit", "os._exit")
+    return False

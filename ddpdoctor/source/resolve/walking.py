@@ -1,0 +1,112 @@
+"""Walking over syntax trees: what stands in a scope itself, without the functions and classes in it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddpdoctor.source.files.budget import spend
+from ddpdoctor.source.resolve.scopes import Scope
+from ddpdoctor.source.resolve.tree_nodes import children
+
+KEPT = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is inside of a node, without what is inside of functions and classes in it."""
+    if not isinstance(node, KEPT):
+        yield from _walk_own(node)
+        return
+    # a dozen rules go through each function: what is in it is kept with its node
+    kept: tuple[ast.AST, ...] | None = getattr(node, "_own_nodes", None)
+    if kept is None:
+        kept = tuple(_walk_own(node))
+        setattr(node, "_own_nodes", kept)  # noqa: B010  (no attribute that the type has)
+    else:
+        spend(1 + len(kept))
+    yield from kept
+
+
+def _walk_own(node: ast.AST) -> Iterator[ast.AST]:
+    waiting = list(children(node))
+    while waiting:
+        each = waiting.pop()
+        yield each
+        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            waiting += children(each)
+
+
+def find_calls(scope: Scope) -> Iterator[ast.Call]:
+    """Yield the calls that stand in a scope itself, in order of the lines."""
+    if scope.calls is None:
+        calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+        scope.calls = tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
+    spend(1 + len(scope.calls))
+    yield from scope.calls
+
+
+def name_last(node: ast.expr) -> str:
+    """Return ``barrier`` for ``dist.barrier`` and for ``barrier``; an empty text for other expressions."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def find_keyword(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
+    """Return the argument of a call by its keyword, or by its place where that is given."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if place is None or len(call.args) <= place or any(isinstance(e, ast.Starred) for e in call.args):
+        return None
+    return call.args[place]
+
+
+def is_spelled_out(call: ast.Call) -> bool:
+    """Whether a call has neither ``*args`` nor ``**kwargs``."""
+    return not any(isinstance(each, ast.Starred) for each in call.args) and all(k.arg for k in call.keywords)
+
+
+def find_argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
+    """Return what a call gives for a parameter of a function of the files; None where it gives nothing that is seen."""
+    if not is_spelled_out(call):
+        return None
+    for each in call.keywords:
+        if each.arg == name:
+            return each.value
+    bound = function.outer is not None and isinstance(function.outer.node, ast.ClassDef)
+    static = any(
+        isinstance(each, ast.Name) and each.id == "staticmethod"
+        for each in getattr(function.node, "decorator_list", ())
+    )
+    names = function.parameters[1:] if bound and not static else function.parameters
+    return dict(zip(names, call.args, strict=False)).get(name)
+
+
+def is_true(node: ast.expr | None) -> bool:
+    """Whether an argument is ``True`` as it stands."""
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def is_main_guard(test: ast.expr) -> bool:
+    """Whether it is ``__name__ == "__main__"``."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
+        return False
+    sides = [test.left, test.comparators[0]]
+    named = any(isinstance(each, ast.Name) and each.id == "__name__" for each in sides)
+    return named and any(isinstance(each, ast.Constant) and each.value == "__main__" for each in sides)
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """Yield the names, attributes, keywords and parameters that stand in a node."""
+    for each in ast.walk(node):
+        spend()
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
+        elif isinstance(each, (ast.keyword, ast.arg)) and each.arg:
+            yield each.arg
+
+
+def show_arguments(call: ast.Call) -> str:
+    """Return what a call is given, as it stands."""
+    return ", ".join(map(ast.unparse, (*call.args, *call.keywords)))

@@ -1,0 +1,1 @@
+"""What is the same on all ranks, and what each rank has of its own."""

@@ -1,0 +1,261 @@
+"""Whether a value is the same on all ranks, and a text that is equal for equal values."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary
+
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.rank_tests import RankReader
+from ddpdoctor.source.resolve.traces import Frame, Trace
+from ddpdoctor.source.resolve.walking import find_argument, is_spelled_out, own_nodes
+
+RANKLIKE = re.compile(
+    r"rank|main|master|primary|chief|zero|first|leader|proc|pid|node|worker|gpu|device|host|coord|local|shard"
+    r"|uniq|uuid|rand|time|temp|tmp|lock|turn|slurm",
+    re.IGNORECASE,
+)
+"""Names that may differ over ranks, or put them in an order."""
+SETTINGS = frozenset({"args", "arg", "cfg", "config", "conf", "opt", "opts", "options", "hparams", "flags", "FLAGS",
+                      "params", "settings", "configuration", "C", "hps", "argv"})  # fmt: skip
+"""Names of what is read from the command line or a file, alike on all ranks."""
+JOINING = frozenset({"os.path.join", "os.path.abspath", "os.path.expanduser", "os.path.realpath", "os.path.basename",
+                     "os.path.dirname", "os.path.normpath", "str", "int", "float", "pathlib.Path", "pathlib.PurePath",
+                     "os.fspath", "len", "min", "max", "round", "isinstance", "hasattr", "getattr", "bool",
+                     "os.path.exists",
+                     "os.path.isfile", "os.path.isdir", "os.listdir", "range", "any", "all", "torch.cuda.is_available",
+                     "os.getcwd", "itertools.count", "trange", "tqdm.trange",
+                     "tqdm.auto.trange", "sorted", "reversed", "list"})  # fmt: skip
+"""Functions whose result is alike where their arguments are."""
+TEXT_METHODS = frozenset({"format", "joinpath", "with_suffix", "as_posix", "resolve", "replace", "strip", "lower",
+                          "exists", "is_dir", "is_file", "get", "item", "startswith", "endswith"})  # fmt: skip
+DEEPEST = 14
+"""Values that are followed into one another, with the parts of expressions: a path over three functions has ten."""
+_OWN_SETTINGS: WeakKeyDictionary[Files, tuple[str, ...]] = WeakKeyDictionary()
+
+
+class Values:
+    """Answers for the values of one program.
+
+    Args:
+        files: all that are read together.
+        trace: the program.
+        ranks: what is about ranks in them.
+    """
+
+    def __init__(self, files: Files, trace: Trace, ranks: RankReader) -> None:
+        self.files = files
+        self.trace = trace
+        self.ranks = ranks
+
+    def alike(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
+        """Whether an expression is known to be the same on all ranks.
+
+        Args:
+            node: the expression.
+            scope: where it stands.
+            frames: the calls through which a program comes there.
+            depth: values that were followed so far.
+        """
+        if depth > DEEPEST:
+            return False
+        if isinstance(node, ast.Constant):
+            return node is not UNKNOWN
+        if isinstance(node, ast.JoinedStr):
+            return self._all_alike(node.values, scope, frames, depth)
+        if isinstance(node, ast.FormattedValue):
+            return self.alike(node.value, scope, frames, depth)
+        if isinstance(
+            node, (ast.BinOp, ast.IfExp, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Tuple, ast.List)
+        ):
+            children = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
+            return self._all_alike(children, scope, frames, depth)
+        if isinstance(node, ast.Subscript):
+            return self._is_setting(node.value) and not RANKLIKE.search(ast.unparse(node))
+        if isinstance(node, ast.Call):
+            return self._call_alike(node, scope, frames, depth)
+        if isinstance(node, ast.Attribute):
+            return self._attribute_alike(node, scope, frames, depth)
+        if isinstance(node, ast.Name):
+            return self._name_alike(node, scope, frames, depth)
+        return False
+
+    def _all_alike(
+        self, nodes: Iterable[ast.expr], scope: Scope, frames: tuple[Frame, ...], depth: int
+    ) -> bool:
+        return all(self.alike(each, scope, frames, depth + 1) for each in nodes)
+
+    def _call_alike(self, node: ast.Call, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
+        values = [*node.args, *(each.value for each in node.keywords)]
+        name = self.files.dotted(node.func, scope)
+        if name in JOINING:
+            return self._all_alike(values, scope, frames, depth)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in TEXT_METHODS:
+            return self._all_alike([node.func.value, *values], scope, frames, depth)
+        return False
+
+    def speaks_of_ranks(self, node: ast.AST, scope: Scope) -> bool:
+        """Whether a rank stands in an expression, by whatever name."""
+        named = (each for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute, ast.Call)))
+        return any(self.ranks.rank(each, scope) is not None for each in named)
+
+    def _is_setting(self, node: ast.expr) -> bool:
+        """Whether it is read from the command line or a file, and no rank sets it for itself."""
+        return self._is_of_settings(node) and not any(
+            ast.unparse(node).startswith(each) for each in self._list_own_settings()
+        )
+
+    def _list_own_settings(self) -> tuple[str, ...]:
+        """Return the settings to which something is assigned that is about ranks, such as ``args.out``."""
+        if self.files not in _OWN_SETTINGS:
+            _OWN_SETTINGS[self.files] = tuple(
+                ast.unparse(target)
+                for module in self.files.modules
+                for scope in module.walk()
+                for node in own_nodes(scope.node)
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+                if isinstance(target, (ast.Attribute, ast.Subscript)) and self._is_of_settings(target)
+                if RANKLIKE.search(ast.unparse(node.value)) or self.speaks_of_ranks(node.value, scope)
+            )
+        return _OWN_SETTINGS[self.files]
+
+    @staticmethod
+    def _is_of_settings(node: ast.expr) -> bool:
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            if isinstance(node, ast.Attribute) and node.attr in SETTINGS:
+                return True
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in SETTINGS
+
+    def _attribute_alike(
+        self, node: ast.Attribute, scope: Scope, frames: tuple[Frame, ...], depth: int
+    ) -> bool:
+        if RANKLIKE.search(node.attr):
+            return False
+        if self._is_setting(node):
+            return not RANKLIKE.search(ast.unparse(node))
+        owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
+        if owner is None:
+            return False
+        start = owner.functions.get("__init__")
+        values = owner.attributes.get(node.attr, [])
+        if not values or start is None:
+            return False
+        made = [each for step in self.trace.steps for each in step.frames[-1:] if each.callee is start]
+        entries = dict.fromkeys(made)
+        if not entries:
+            return False
+        return all(
+            self.alike(value, start, (*_frames_to(self.trace, entry), entry), depth + 1)
+            for value in values
+            for entry in entries
+        )
+
+    def _name_alike(self, node: ast.Name, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
+        if RANKLIKE.search(node.id):
+            return False
+        found = scope.lookup(node.id)
+        if found is None:
+            return node.id in SETTINGS
+        home, values = found
+        if node.id in home.loops:
+            heads = _list_heads(node.id, home)
+            return bool(heads) and self._all_alike(heads, home, frames if home is scope else (), depth)
+        if values[0] is UNKNOWN and frames and frames[-1].callee is home:
+            argument = find_value(frames[-1], node.id)
+            if argument is None:
+                return node.id in SETTINGS
+            if len(values) > 1 and not self._all_alike(values[1:], scope, frames, depth):
+                return False
+            return self.alike(argument, frames[-1].scope, frames[:-1], depth + 1)
+        if node.id in SETTINGS:
+            return True
+        inside = frames if home is scope else ()
+        return self._all_alike(values, home, inside, depth)
+
+    def spell(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> str:
+        """Return a text that is equal for equal values; the arguments are those of `alike`."""
+        if depth > DEEPEST:
+            return self._text(node, scope)
+        if isinstance(node, ast.Name):
+            found = scope.lookup(node.id)
+            if found is None:
+                return node.id
+            home, values = found
+            if len(values) == 1 and values[0] is UNKNOWN and frames and frames[-1].callee is home:
+                argument = find_value(frames[-1], node.id)
+                if argument is not None:
+                    return self.spell(argument, frames[-1].scope, frames[:-1], depth + 1)
+            if len(values) == 1 and values[0] is not UNKNOWN:
+                return self.spell(values[0], home, frames if home is scope else (), depth + 1)
+            return f"{node.id}@{id(home)}"
+        if isinstance(node, ast.Constant):
+            return str(node.value)
+        if isinstance(node, ast.Call) and self.files.dotted(node.func, scope) in ("str", "pathlib.Path"):
+            return "/".join(self.spell(each, scope, frames, depth + 1) for each in node.args)
+        if isinstance(node, ast.Call) and self.files.dotted(node.func, scope) == "os.path.join":
+            return "/".join(self.spell(each, scope, frames, depth + 1) for each in node.args)
+        if isinstance(node, ast.JoinedStr):
+            return "".join(
+                self.spell(
+                    each.value if isinstance(each, ast.FormattedValue) else each, scope, frames, depth + 1
+                )
+                for each in node.values
+            )
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
+            middle = "/" if isinstance(node.op, ast.Div) else ""
+            sides = [self.spell(each, scope, frames, depth + 1) for each in (node.left, node.right)]
+            return middle.join(sides)
+        return self._text(node, scope)
+
+    def _text(self, node: ast.expr, scope: Scope) -> str:
+        """Return the text of what is not followed; what other functions call the same is not the same."""
+        text = ast.unparse(node)
+        return text if self._is_setting(node) else f"{text}@{id(scope)}"
+
+
+def _frames_to(trace: Trace, entry: Frame) -> tuple[Frame, ...]:
+    """Return the calls through which a program comes to a call."""
+    return next((step.frames[:-1] for step in trace.steps if step.frames[-1:] == (entry,)), ())
+
+
+def find_value(frame: Frame, parameter: str) -> ast.expr | None:
+    """Return what a parameter is in a call: its argument, or the default; None where it cannot be told."""
+    given, node = find_argument(frame.call, frame.callee, parameter), frame.callee.node
+    if given is not None or isinstance(node, (ast.Module, ast.ClassDef)) or not is_spelled_out(frame.call):
+        return given
+    every = [*node.args.posonlyargs, *node.args.args]
+    defaults = dict(zip((each.arg for each in every[::-1]), node.args.defaults[::-1], strict=False))
+    keyed = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    defaults.update({each.arg: value for each, value in keyed if value is not None})
+    return defaults.get(parameter)
+
+
+def _list_heads(name: str, home: Scope) -> list[ast.expr]:
+    """Return what the loops go over whose variable has a name; of ``enumerate`` a number, for its counter."""
+    heads: list[ast.expr] = []
+    for node in own_nodes(home.node):
+        if not isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            continue
+        if not any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.target)):
+            continue
+        head = without_bar(node.iter)
+        counts = (
+            isinstance(head, ast.Call) and isinstance(head.func, ast.Name) and head.func.id == "enumerate"
+        )
+        first = node.target.elts[0] if isinstance(node.target, ast.Tuple) else None
+        counter = isinstance(first, ast.Name) and first.id == name
+        heads.append(
+            ast.Constant(0) if counts and counter else head if isinstance(head, ast.expr) else UNKNOWN
+        )
+    return heads
+
+
+def without_bar(head: ast.AST) -> ast.AST:
+    """Return what a progress bar goes over: that it is shown on one rank says nothing of the loop."""
+    if isinstance(head, ast.Call) and head.args and "tqdm" in ast.unparse(head.func):
+        return head.args[0]
+    return head

@@ -1,0 +1,213 @@
+"""Whether all ranks come to a step of a program, and whether a value is the same on all of them.
+
+Both are said only where they are known: a name that could be about ranks, a function that was not given, or a
+parameter whose argument cannot be found make it unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.known import HARMLESS, KNOWN_ROOTS
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.rank_tests import ZERO, RankReader
+from ddpdoctor.source.resolve.traces import Frame, Guard, Step, Trace
+from ddpdoctor.source.sameness.alike import RANKLIKE, Values, without_bar
+
+OF_RANKS = re.compile("rank|proc_id", re.IGNORECASE)
+OF_SOME = re.compile("rank|proc|main|master|primary|chief|leader|first|lead|local|gpu|device", re.IGNORECASE)
+"""Parts of names by which a test may ask for one rank."""
+STARTERS = ("torch.", "hydra.", "click.")
+"""Packages whose decorators run a function on each rank."""
+
+
+class Ways:
+    """Answers for the steps of one program."""
+
+    def __init__(self, files: Files, trace: Trace) -> None:
+        self.files = files
+        self.trace = trace
+        self.ranks = RankReader(files)
+        self.values = Values(files, trace, self.ranks)
+        self._joining = [set(each.guards) for each in trace.steps if each.name in JOINS]
+
+    def may_differ(self, step: Step) -> bool:
+        """Whether some ranks may not come to a step, or not at the same time."""
+        return any(self._guard_differs(each, step.frames) for each in step.guards)
+
+    def may_be_of_some(self, step: Step) -> bool:
+        """Whether a test before a step may be about ranks; others that are not known go the same way on most."""
+        return any(
+            self._guard_differs(each, step.frames)
+            if each.kind in ("decorator", "with")
+            else isinstance(each.test, ast.expr) and self._asks_for_rank(each.test, each.scope)
+            for each in step.guards
+            if each.kind not in ("main", "try", "except", "case")
+        )
+
+    def _asks_for_rank(self, test: ast.expr, scope: Scope) -> bool:
+        if self.ranks.is_about_launch(test, scope):
+            return False
+        return (
+            self.ranks.read(test, scope) is not None
+            or self.values.speaks_of_ranks(test, scope)
+            or bool(OF_SOME.search(ast.unparse(without_bar(test))))
+        )
+
+    def is_sure(self, step: Step) -> bool:
+        """Whether each run of the program comes to a step."""
+        return all(map(self._is_passed, step.guards))
+
+    def _is_passed(self, guard: Guard) -> bool:
+        return (
+            guard.kind in ("main", "for", "with")
+            or (guard.kind == "decorator" and self._is_plain_decorator(guard))
+            or (isinstance(guard.test, ast.expr) and self.ranks.is_about_launch(guard.test, guard.scope))
+        )
+
+    def _is_plain_decorator(self, guard: Guard) -> bool:
+        """Whether a decorator is none of the files', which may decide whether the function runs."""
+        node = guard.test.func if isinstance(guard.test, ast.Call) else guard.test
+        return not isinstance(node, ast.expr) or self.files.function(node, guard.scope) is None
+
+    def only_first(self, step: Step) -> Guard | None:
+        """Return the guard that lets rank 0 alone come to a step."""
+        for guard in step.guards:
+            if guard.kind in ("if", "else", "unless") and isinstance(guard.test, ast.expr):
+                read = self.ranks.read(guard.test, guard.scope)
+                if read is not None and read.key == ZERO and read.positive == guard.positive:
+                    return guard
+        return None
+
+    def without_first(self, step: Step) -> bool:
+        """Whether rank 0 never comes to a step."""
+        for guard in step.guards:
+            if guard.kind in ("if", "else", "unless") and isinstance(guard.test, ast.expr):
+                read = self.ranks.read(guard.test, guard.scope)
+                if read is not None and read.key == ZERO and read.positive != guard.positive:
+                    return True
+        return False
+
+    @staticmethod
+    def is_straight(step: Step) -> bool:
+        """Whether no test at all stands before a step."""
+        return all(each.kind in ("main", "for") for each in step.guards)
+
+    def is_on_way(self, step: Step) -> bool:
+        """Whether each run comes to a step in which nothing fails before."""
+        return all(each.kind == "try" or self._is_passed(each) for each in step.guards)
+
+    def is_on_ranks(self, step: Step) -> bool:
+        """Whether each run that becomes a rank comes to a step.
+
+        No test stands before it but those before the rank joins its group: ``if args.distributed`` before both.
+        """
+        tests = {each for each in step.guards if each.kind not in ("main", "for")}
+        return not tests or any(tests <= each for each in self._joining)
+
+    def is_foreign(self, step: Step) -> bool:
+        """Whether a step calls what may do anything: a function or method that was not given and is none of torch's."""
+        if step.known or step.call is None:
+            return False
+        function = step.call.func
+        last = function.attr if isinstance(function, ast.Attribute) else step.name
+        if last in HARMLESS or step.name.split(".")[0] in KNOWN_ROOTS:
+            return False
+        if self.files.find_class(function, step.scope) is not None:
+            return False  # one without an __init__ of its own
+        while isinstance(function, ast.Attribute):
+            function = function.value
+        if isinstance(function, ast.Call):
+            return False  # a method of what a call gave, which is a step of its own
+        if not isinstance(function, ast.Name):
+            return True
+        found = step.scope.lookup(function.id)
+        if found is None or function is step.call.func:
+            return True
+        return not all(self._is_tame(value, found[0]) for value in found[1])
+
+    def _is_tame(self, value: ast.expr, scope: Scope) -> bool:
+        """Whether a value was made by one of the packages that make no groups of the user's."""
+        if isinstance(value, ast.Call):
+            return (self.files.dotted(value.func, scope) or "").split(".")[0] in KNOWN_ROOTS
+        return isinstance(value, (ast.Dict, ast.List, ast.Set, ast.Tuple, ast.JoinedStr)) or (
+            isinstance(value, ast.Constant) and value is not UNKNOWN
+        )
+
+    def tell(self, rule: str, step: Step, *, beside: Step | None = None, **details: str) -> SourceFact:
+        """Return what a rule sees in a step.
+
+        Args:
+            rule: what is seen.
+            step: where the line stands that has to change.
+            beside: another step that belongs to it.
+            details: what the words of the finding need.
+        """
+        related = () if beside is None else (RelatedPlace("noticed", beside.scope.place(beside.node)),)
+        return SourceFact(
+            rule, step.scope.place(step.node), related=related, details=details, certain=self.is_sure(step)
+        )
+
+    def is_alike(self, value: ast.expr, step: Step) -> bool:
+        """Whether a value is known to be the same on all ranks."""
+        return self.values.alike(value, step.scope, step.frames, 0)
+
+    def spell(self, value: ast.expr, step: Step) -> str:
+        """Return a text that is equal for equal values, with variables and parameters replaced by what they are."""
+        return self.values.spell(value, step.scope, step.frames, 0)
+
+    def _guard_differs(self, guard: Guard, frames: tuple[Frame, ...]) -> bool:
+        if guard.kind in ("main", "try"):
+            return False
+        if guard.kind in ("except", "case"):
+            return True
+        if guard.kind == "for":
+            return bool(OF_RANKS.search(ast.unparse(without_bar(guard.test))))
+        decorator = guard.test if guard.kind == "decorator" and isinstance(guard.test, ast.expr) else None
+        if decorator is not None and self.ranks.read_decorator(decorator, guard.scope) is not None:
+            return True
+        if guard.kind in ("with", "decorator"):
+            call = guard.test.func if isinstance(guard.test, ast.Call) else guard.test
+            name = self.files.dotted(call, guard.scope) if isinstance(call, ast.expr) else None
+            return not (name or "").startswith(STARTERS) and bool(RANKLIKE.search(ast.unparse(guard.test)))
+        test = guard.test
+        if not isinstance(test, ast.expr) or self.ranks.read(test, guard.scope) is not None:
+            return True
+        if self.ranks.is_about_launch(test, guard.scope):
+            return False
+        if self.values.speaks_of_ranks(test, guard.scope):
+            return True
+        return not self._plain(test, guard.scope, frames, 0)
+
+    def _plain(self, test: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
+        """Whether a test is about nothing that could make ranks differ."""
+        if isinstance(test, ast.BoolOp):
+            return all(
+                self.ranks.is_about_launch(each, scope) or self._plain(each, scope, frames, depth)
+                for each in test.values
+            )
+        if isinstance(test, ast.UnaryOp):
+            return self._plain(test.operand, scope, frames, depth)
+        if isinstance(test, ast.Compare):
+            # numbers that were computed decide for each rank, but mean no rank
+            return all(self._number_or_alike(each, scope, frames) for each in (test.left, *test.comparators))
+        return self.values.alike(test, scope, frames, depth)
+
+    def _number_or_alike(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...]) -> bool:
+        if RANKLIKE.search(ast.unparse(node)):
+            return False
+        if isinstance(node, ast.BinOp):
+            return all(self._number_or_alike(each, scope, frames) for each in (node.left, node.right))
+        if isinstance(node, (ast.Name, ast.Constant)):
+            return not (isinstance(node, ast.Name) and self._is_parameter(node, scope)) or self.values.alike(
+                node, scope, frames, 0
+            )
+        return self.values.alike(node, scope, frames, 0)
+
+    @staticmethod
+    def _is_parameter(node: ast.Name, scope: Scope) -> bool:
+        found = scope.lookup(node.id)
+        return found is not None and found[1][:1] == [UNKNOWN] and node.id not in found[0].loops

@@ -1,0 +1,186 @@
+"""Values of one rank alone: the loss of its own batch, its own random numbers; and the tests that they decide."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.rank_tests import Difference
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, name_last, own_nodes
+
+DEEPEST = 4
+"""Variables over which an output is followed against the order of the lines."""
+NUMBERS = frozenset({"torch.isnan", "torch.isinf", "torch.isfinite", "math.isnan", "math.isinf", "math.isfinite",
+                     "numpy.isnan", "numpy.isinf", "numpy.isfinite", "torch.any", "torch.all", "bool",
+                     "any"})  # fmt: skip
+METHODS = frozenset({"isnan", "isinf", "isfinite", "any", "all", "item"})
+"""Questions about a number, as functions and as methods."""
+RANDOM = frozenset({"random.random", "random.randint", "random.uniform", "random.randrange", "random.choice",
+                    "numpy.random.rand", "numpy.random.random", "numpy.random.uniform", "numpy.random.randint",
+                    "numpy.random.random_sample"})  # fmt: skip
+"""Draws from generators that start differently in each process. Those of torch start alike."""
+JOINING = re.compile("reduce(?!_?lr)|gather|metric|sync|average_|accelerat|broadcast", re.IGNORECASE)
+"""Parts of names of what makes one result of those of all ranks; ReduceLROnPlateau does not."""
+LOSSES = re.compile("loss|crit|objective|entropy", re.IGNORECASE)
+"""Names of what computes a loss."""
+WRAPPED = ("wrapped", "prepared model")
+"""Kinds of models whose ``backward`` is a collective."""
+SEEDS = re.compile(r"seed", re.IGNORECASE)
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+class LossReader:
+    """Knows which values of a function hang on the output of a wrapped model, and which tests on those."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._known: dict[tuple[Scope, bool], frozenset[str]] = {}
+        self._forwards: dict[Scope, frozenset[ast.Call]] = {}
+        self._seeded: dict[Scope, bool] = {}
+
+    def find(self, scope: Scope, *, own: bool = False) -> frozenset[str]:
+        """Return the variables of a function that hang on the output of a wrapped model.
+
+        The model is wrapped in the same function, or comes as an argument or an attribute that always is; or the output
+        itself comes as an argument.
+
+        Args:
+            scope: the function.
+            own: only those that are surely of this rank alone: a function that was not given may reduce.
+        """
+        key = scope, own
+        if key not in self._known:
+            self._known[key] = frozenset()  # where it is asked again while it is followed
+            self._known[key] = frozenset(self._find(scope, own))
+        return self._known[key]
+
+    def is_output(self, node: ast.expr, scope: Scope, *, own: bool = False) -> bool:
+        """Whether a value hangs on the output of a wrapped model: its ``backward`` is a collective."""
+        return self._depends(node, scope, self.find(scope, own=own), own)
+
+    def _find(self, scope: Scope, own: bool) -> set[str]:
+        forwards = self._find_forwards(scope)
+        reached = {each for each in scope.parameters if self._is_given(each, scope, own)}
+        for _ in range(DEEPEST if forwards or reached else 0):
+            for name, values in scope.bound.items():
+                if values and all(self._depends(value, scope, reached, own) for value in values):
+                    reached.add(name)
+        return reached
+
+    def _find_forwards(self, scope: Scope) -> frozenset[ast.Call]:
+        """Return the calls of a wrapped model, or of losses given one, in a function that calls a ``backward``."""
+        if scope not in self._forwards:
+            calls = list(find_calls(scope))
+            trains = any(
+                isinstance(each.func, ast.Attribute) and each.func.attr == "backward" for each in calls
+            )
+            self._forwards[scope] = frozenset(
+                each for each in calls if trains and self._runs_model(each, scope)
+            )
+        return self._forwards[scope]
+
+    def _runs_model(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call is that of a wrapped model, or ``training_losses(model, x)`` of one."""
+        kinds = kinds_of(self._files)
+        if kinds.all_of(call.func, scope, *WRAPPED):
+            return True
+        return bool(LOSSES.search(name_last(call.func))) and any(
+            kinds.all_of(each, scope, *WRAPPED)
+            for each in call.args
+            if isinstance(each, (ast.Name, ast.Attribute))
+        )
+
+    def _is_given(self, parameter: str, function: Scope, own: bool) -> bool:
+        """Whether each call of a function gives it a value that hangs on such an output."""
+        callers = kinds_of(self._files).callers(function)
+        given = [(find_argument(call, function, parameter), home) for call, home in callers]
+        return bool(given) and all(
+            node is not None and self.is_output(node, home, own=own) for node, home in given
+        )
+
+    def _depends(self, value: ast.expr, scope: Scope, outputs: Collection[str], own: bool) -> bool:
+        """Whether a value hangs on the output of a wrapped model, by calls and arithmetic."""
+        if value is UNKNOWN:
+            return False
+        if isinstance(value, ast.Name):
+            return value.id in outputs
+        if isinstance(value, ast.BinOp):
+            return any(self._depends(each, scope, outputs, own) for each in (value.left, value.right))
+        if isinstance(value, (ast.Attribute, ast.Subscript)):
+            return self._depends(value.value, scope, outputs, own)
+        if isinstance(value, (ast.GeneratorExp, ast.ListComp)):
+            return self._depends(value.elt, scope, outputs, own)
+        if not isinstance(value, ast.Call):
+            return False
+        if value in self._find_forwards(scope):
+            return True
+        if isinstance(value.func, ast.Attribute) and self._depends(value.func.value, scope, outputs, own):
+            return True
+        return (not own or self._keeps(value, scope)) and any(
+            self._depends(each, scope, outputs, own) for each in value.args
+        )
+
+    def _keeps(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether what a function gives is of the same rank as what it is given: a loss, or a function of a library."""
+        name = self._files.dotted(call.func, scope) or ""
+        last = name.rpartition(".")[2]
+        if JOINING.search(last) or "average" in last:
+            return False
+        if LOSSES.search(last) or any(
+            each.kind == "loss" for each in kinds_of(self._files).find(call.func, scope)
+        ):
+            return True
+        return name.split(".")[0] in KNOWN_ROOTS and not name.startswith("torch.distributed.")
+
+    def read(self, test: ast.expr, scope: Scope) -> Difference | None:
+        """Return how ranks differ in a test because of what each alone has; None where it cannot be told."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.read(test.operand, scope)
+            return inner.negate() if inner else None
+        if isinstance(test, ast.BoolOp):
+            found = [each for each in (self.read(value, scope) for value in test.values) if each is not None]
+            return found[0] if found else None
+        if isinstance(test, ast.Compare):
+            if len(test.ops) != 1 or not isinstance(test.ops[0], ORDERS):
+                return None
+            sides = [test.left, test.comparators[0]]
+        elif isinstance(test, ast.Call):
+            name = self._files.dotted(test.func, scope)
+            method = isinstance(test.func, ast.Attribute) and test.func.attr in METHODS
+            if name not in NUMBERS and not method:
+                return None
+            sides = [test]
+        else:
+            return None
+        origin = next((each for each in (self._origin(side, scope) for side in sides) if each), None)
+        return Difference(origin, True, ast.dump(test), certain=False) if origin else None
+
+    def _origin(self, node: ast.expr, scope: Scope) -> str | None:
+        """Return ``loss`` or ``random`` for what a value hangs on; None where it may be equal on all ranks."""
+        inside = list(_parts(node))
+        names = {each.id for each in inside if isinstance(each, ast.Name)}
+        if names & scope.reduced:
+            return None
+        if names & self.find(scope, own=True):
+            return "loss"
+        drawn = any(
+            isinstance(each, ast.Call) and self._files.dotted(each.func, scope) in RANDOM for each in inside
+        )
+        return "random" if drawn and not self._is_seeded(scope) else None
+
+    def _is_seeded(self, scope: Scope) -> bool:
+        """Whether anything in the program, or in what was not given, may seed the generators of ranks alike."""
+        module = scope.module
+        if module not in self._seeded:
+            related = self._files.find_related(module)
+            self._seeded[module] = any(SEEDS.search(line) for each in related for line in each.script.lines)
+        return self._seeded[module]
+
+
+def _parts(node: ast.expr) -> Iterator[ast.AST]:
+    yield node
+    yield from own_nodes(node)

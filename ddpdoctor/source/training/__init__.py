@@ -1,0 +1,1 @@
+"""What programs that train do: loops, wrapped models, what is frozen, written and set."""

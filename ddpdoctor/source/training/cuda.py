@@ -1,0 +1,62 @@
+"""What programs do with GPUs."""
+
+from __future__ import annotations
+
+import ast
+
+from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.traces import Step, Trace
+from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.training.options import find_setting
+
+SETS = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device",
+                  "torch.set_default_tensor_type", "torch.accelerator.set_device_index"})  # fmt: skip
+"""Functions that set the device of the rank, or of tensors."""
+
+ONLY_ASK = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "torch.cuda.is_initialized",
+                      "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.Event",
+                      "torch.cuda.is_bf16_supported"})  # fmt: skip
+"""Functions of torch.cuda that do not start CUDA, or not always."""
+
+
+def uses_gpu(trace: Trace, files: Files) -> bool:
+    """Whether a program computes on GPUs, as far as it says so."""
+    for step in trace.steps:
+        if step.call is not None and step.name in JOINS:
+            backend = find_keyword(step.call, "backend", 0)
+            text = fold(backend, step.scope, files)
+            if backend is None or "nccl" in (text or ""):
+                return True
+        if starts_cuda(step, files):
+            return True
+    return False
+
+
+def starts_cuda(step: Step, files: Files) -> bool:
+    """Whether a step puts something onto a GPU, or sets one."""
+    call = step.call
+    if call is None:
+        return False
+    if step.name.startswith("torch.cuda."):
+        return step.name not in ONLY_ASK and not step.name.startswith("torch.cuda.amp")
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "cuda":
+        return True
+    values = [find_keyword(call, "device")]
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "to":
+        values += call.args[:1]
+    return any((fold(each, step.scope, files) or "").startswith("cuda") for each in values)
+
+
+def is_of_nccl(trace: Trace, files: Files) -> bool:
+    """Whether a program says that its group is NCCL's, without a device of its own."""
+    joins = [step for step in trace.steps if step.name in JOINS and step.call is not None]
+    if not joins or not trace.has_peers:
+        return False
+    return all(
+        each.call is not None
+        and find_setting(find_keyword(each.call, "backend", 0), each.scope, files) == "nccl"
+        and find_keyword(each.call, "device_id") is None
+        for each in joins
+    )

@@ -1,0 +1,86 @@
+"""What a run has in its settings when it is started without options: assigned by the program, or a parser's default."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, own_nodes
+from ddpdoctor.source.sameness.alike import SETTINGS
+
+_KNOWN: WeakKeyDictionary[Files, dict[tuple[str, Scope], str | None]] = WeakKeyDictionary()
+
+
+def find_setting(node: ast.expr | None, scope: Scope, files: Files) -> str | None:
+    """Return the text that an expression has in a run without options; None where it may have another one.
+
+    ``args.backend`` is what the program assigns to it, where that is one text everywhere; otherwise the default of the
+    only option of argparse, or field of a dataclass, of that name.
+
+    Args:
+        node: the expression.
+        scope: where it stands.
+        files: all that are read together.
+    """
+    fixed = fold(node, scope, files)
+    if fixed is not None or not isinstance(node, ast.Attribute):
+        return fixed
+    if not isinstance(node.value, ast.Name) or node.value.id not in SETTINGS:
+        return None
+    known = _KNOWN.setdefault(files, {})
+    key = node.attr, scope.module
+    if key not in known:
+        members = files.find_related(scope.module)
+        assigned = list(_find_assigned(node.attr, members, files))
+        values = assigned or list(_find_defaults(node.attr, members, files))
+        known[key] = values[0] if values and len(set(values)) == 1 else None
+    return known[key]
+
+
+def _find_assigned(name: str, modules: frozenset[Scope], files: Files) -> Iterator[str | None]:
+    for module in modules:
+        for scope in module.walk():
+            for node in own_nodes(scope.node):
+                if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    if any(_is_setting(each, name) for each in targets):
+                        plain = node.value if isinstance(node, ast.Assign) else None
+                        yield fold(plain, scope, files)
+
+
+def _is_setting(node: ast.expr, name: str) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.value, ast.Name)
+        and node.value.id in SETTINGS
+    )
+
+
+def _find_defaults(name: str, modules: frozenset[Scope], files: Files) -> Iterator[str | None]:
+    for module in modules:
+        for scope in module.walk():
+            if isinstance(scope.node, ast.ClassDef) and scope.node.decorator_list and name in scope.bound:
+                yield from (fold(each, scope, files) for each in scope.bound[name])
+            for call in find_calls(scope):
+                if (
+                    isinstance(call.func, ast.Attribute)
+                    and call.func.attr == "add_argument"
+                    and _name_option(call) == name
+                ):
+                    yield fold(find_keyword(call, "default"), scope, files)
+
+
+def _name_option(call: ast.Call) -> str:
+    """Return the attribute under which argparse keeps an option: by ``dest``, or by its first long name."""
+    dest = find_keyword(call, "dest")
+    if isinstance(dest, ast.Constant):
+        return str(dest.value)
+    names = [
+        each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+    long = [each for each in names if each.startswith("--")] or names
+    return long[0].lstrip("-").replace("-", "_") if long else ""

@@ -1,0 +1,105 @@
+"""Loops over the part of the data that a sampler gives a rank, and what they count."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from ddpdoctor.source.resolve.calls import SAMPLERS
+from ddpdoctor.source.resolve.kinds import Kinds, Value
+from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.walking import name_last, names_in, own_nodes
+from ddpdoctor.source.sameness.losses import JOINING, LossReader
+from ddpdoctor.source.training.train_loops import find_forwards, is_backward, loaders_of, reach, samplers_of
+
+SIZES = frozenset({"len", "size", "shape", "numel", "batch_size"})
+"""Names of numbers that are about the same on each rank."""
+CLOCKS = frozenset({"time", "perf_counter", "monotonic", "elapsed", "process_time"})
+"""Names by which what is added up is time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A loop over the data of one rank that counts something."""
+
+    node: ast.For
+    scope: Scope
+    trains: bool
+    counted: frozenset[str]
+    """Variables that are added up."""
+    samplers: tuple[Value, ...]
+    """What may share out its data; one at least."""
+
+
+_PASSES: WeakKeyDictionary[Kinds, tuple[Pass, ...]] = WeakKeyDictionary()
+
+
+def find_passes(kinds: Kinds) -> tuple[Pass, ...]:
+    """Return the loops of all files that train or evaluate over the part that a DistributedSampler gives a rank."""
+    if kinds not in _PASSES:
+        _PASSES[kinds] = tuple(_find_passes(kinds))
+    return _PASSES[kinds]
+
+
+def _find_passes(kinds: Kinds) -> Iterator[Pass]:
+    losses = LossReader(kinds.files)
+    for module in kinds.files.modules:
+        for scope in module.walk():
+            loops = [each for each in own_nodes(scope.node) if isinstance(each, ast.For)]
+            for node in loops:
+                counted = _find_counted(node)
+                spot = kinds.flow(scope).spot(node) if counted else None
+                if spot is None or not spot.is_on:
+                    continue
+                loaders = loaders_of(node.iter, scope, kinds)
+                samplers = tuple(one for each in loaders for one in samplers_of(each, kinds))
+                if not samplers or any(each.name not in SAMPLERS for each in samplers):
+                    continue
+                calls = list(reach(node.body, scope, kinds))
+                if not any(find_forwards(calls, kinds)):
+                    continue
+                trains = any(is_backward(call) for call, _ in calls)
+                own = set(losses.find(scope)) if trains else None
+                names = [
+                    name for name, value in counted if own is None or find_mentioned(value, own) is not None
+                ]
+                if names:
+                    yield Pass(node, scope, trains, frozenset(names), samplers)
+
+
+def _find_counted(loop: ast.For) -> list[tuple[str, ast.expr]]:
+    """Return what is added up in a loop, and what is added: numbers of batches and samples decide nothing."""
+    return [
+        (each.target.id, each.value)
+        for each in own_nodes(loop)
+        if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and not _is_size(each.value)
+        if CLOCKS.isdisjoint(names_in(each.value))
+    ]
+
+
+def _is_size(node: ast.expr) -> bool:
+    """Whether a value is a number of batches or samples and nothing else."""
+    if isinstance(node, ast.BinOp):
+        return _is_size(node.left) and _is_size(node.right)
+    if isinstance(node, ast.Subscript):
+        return _is_size(node.value)
+    return (
+        isinstance(node, ast.Constant)
+        or name_last(node.func if isinstance(node, ast.Call) else node) in SIZES
+    )
+
+
+def joins_results(module: Scope, kinds: Kinds) -> bool:
+    """Whether anything in a program makes one result of several, by its name."""
+    members = kinds.programs.members(module)
+    names = (name for member in members for name in names_in(member.node))
+    imports = (name for member in members for scope in member.walk() for name in scope.imports.values())
+    return any(JOINING.search(name) for name in itertools.chain(names, imports))
+
+
+def find_mentioned(node: ast.AST, names: set[str]) -> str | None:
+    """Return the first of some variables that stands in a node."""
+    return next((each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in names), None)

@@ -1,0 +1,69 @@
+"""Whether what a call loads comes to a ``load_state_dict``, here or in other functions of the files."""
+
+from __future__ import annotations
+
+import ast
+
+from ddpdoctor.source.resolve.kinds import Kinds
+from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
+
+DEEPEST = 3
+"""Functions over which what is loaded is followed."""
+RESTORES = frozenset({"load_state_dict", "set_state_dict", "restore_state_dict"})
+
+
+def is_restored(load: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    """Whether what is loaded, or what is made of it, is given to ``load_state_dict``.
+
+    Args:
+        load: the call.
+        scope: where it stands.
+        kinds: what knows callers.
+    """
+    return _is_used(load, scope, kinds, 0)
+
+
+def _is_used(source: ast.expr | str, scope: Scope, kinds: Kinds, depth: int) -> bool:
+    """Whether a call's result, or a parameter, comes to ``load_state_dict`` from a function on."""
+    names = _find_made(source, scope)
+    for call in find_calls(scope):
+        given = [*call.args, *(each.value for each in call.keywords)]
+        held = [each for each in given if _holds(each, source, names)]
+        if not held:
+            continue
+        if isinstance(call.func, ast.Attribute) and call.func.attr in RESTORES:
+            return True
+        called = kinds.called(call, scope) if depth < DEEPEST else None
+        for name in called.parameters if called is not None else ():
+            if (
+                called is not None
+                and find_argument(call, called, name) in held
+                and _is_used(name, called, kinds, depth + 1)
+            ):
+                return True
+    if depth >= DEEPEST or not any(
+        isinstance(each, ast.Return) and each.value is not None and _holds(each.value, source, names)
+        for each in own_nodes(scope.node)
+    ):
+        return False
+    return any(_is_used(call, home, kinds, depth + 1) for call, home in kinds.callers(scope))
+
+
+def _find_made(source: ast.expr | str, scope: Scope) -> set[str]:
+    """Return the variables of a function that are made of what is loaded."""
+    names = {source} if isinstance(source, str) else set()
+    grown = True
+    while grown:
+        made = {
+            name
+            for name, values in scope.bound.items()
+            if name not in names and any(_holds(value, source, names) for value in values)
+        }
+        grown = bool(made)
+        names |= made
+    return names
+
+
+def _holds(node: ast.expr, source: ast.expr | str, names: set[str]) -> bool:
+    return any(each is source or (isinstance(each, ast.Name) and each.id in names) for each in ast.walk(node))

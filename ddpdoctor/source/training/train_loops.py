@@ -1,0 +1,306 @@
+"""Loops that train: what they go through, and which models they call."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.resolve.kinds import Kinds, Value, born_with
+from ddpdoctor.source.resolve.names import UNKNOWN, Scope
+from ddpdoctor.source.resolve.walking import (
+    find_argument,
+    find_calls,
+    find_keyword,
+    is_spelled_out,
+    names_in,
+    own_nodes,
+)
+
+DEEPEST = 4
+"""Functions that are followed into one another from the body of a loop."""
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+SHARDING = ("rank", "world_size", "num_replicas", "shard", "process_index", "num_processes")
+"""Parts of names that show that data is split by hand."""
+NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+"""Managers, which are decorators too, below which no gradient is computed."""
+RANDOM = frozenset({"rand", "randn", "randint", "rand_like", "randn_like", "normal", "uniform", "random", "FakeData",
+                    "RandomDataset", "arange"})  # fmt: skip
+"""Functions that make data up."""
+
+Place = tuple[ast.Call, Scope]
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A call of a model, wrapped or not."""
+
+    call: ast.Call
+    scope: Scope
+    values: tuple[Value, ...]
+    """All that is called may be; all of them models."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLoop:
+    """A loop in which a ``backward`` is called, by itself or in functions that it calls."""
+
+    node: ast.For | ast.AsyncFor | ast.While
+    scope: Scope
+    calls: tuple[Place, ...]
+    """All calls in its body, with those in the functions of the files that it calls."""
+    forwards: tuple[Forward, ...]
+
+    @property
+    def wrapped(self) -> tuple[Forward, ...]:
+        """The forwards that go through DistributedDataParallel, whichever way a run takes."""
+        return tuple(each for each in self.forwards if all(v.kind == "wrapped" for v in each.values))
+
+
+_LOOPS: WeakKeyDictionary[Kinds, tuple[TrainingLoop, ...]] = WeakKeyDictionary()
+
+
+def training_loops(kinds: Kinds) -> tuple[TrainingLoop, ...]:
+    """Return the loops of all files that train, outer ones as well as those inside of them."""
+    if kinds not in _LOOPS:
+        _LOOPS[kinds] = tuple(_find_loops(kinds))
+    return _LOOPS[kinds]
+
+
+def _find_loops(kinds: Kinds) -> Iterator[TrainingLoop]:
+    reaching = _find_reaching(kinds)
+    for scope in reaching:
+        for statement, spot in kinds.flow(scope).statements:
+            if not isinstance(statement, LOOPS) or not spot.is_on:
+                continue
+            calls = tuple(reach(statement.body, scope, kinds))
+            if any(is_backward(call) for call, _ in reach(statement.body, scope, kinds, graded=True)):
+                yield TrainingLoop(statement, scope, calls, tuple(find_forwards(calls, kinds)))
+
+
+def _find_reaching(kinds: Kinds) -> list[Scope]:
+    """Return the scopes of all files that call a ``backward``, by themselves or over functions of the files."""
+    every = [scope for module in kinds.files.modules for scope in module.walk()]
+    found = {scope for scope in every if any(is_backward(call) for call in find_calls(scope))}
+    waiting = list(found)
+    while waiting:
+        for _, caller in kinds.callers(waiting.pop()):
+            if caller not in found:
+                found.add(caller)
+                waiting.append(caller)
+    return [scope for scope in every if scope in found]
+
+
+def reach(body: Iterable[ast.AST], scope: Scope, kinds: Kinds, *, graded: bool = False) -> Iterator[Place]:
+    """Yield the calls in statements, with those in the functions of the files that these call, each function once.
+
+    Args:
+        body: the statements.
+        scope: where they stand.
+        kinds: what values are.
+        graded: leave out what is below ``torch.no_grad()``, where no backward can be.
+    """
+    seen: set[Scope] = set()
+    body = tuple(body)
+    waiting: list[tuple[Iterable[ast.Call], Scope, int]] = [(_calls_in(body), scope, 0)]
+    cut = _below_no_grad(body, scope, kinds) if graded else set()
+    while waiting:
+        calls, home, depth = waiting.pop()
+        for call in calls:
+            if call in cut:
+                continue
+            yield call, home
+            called = kinds.called(call, home) if depth < DEEPEST else None
+            if called is not None and called not in seen:
+                if graded and _is_below_no_grad(called, kinds):
+                    continue
+                cut |= _below_no_grad([called.node], called, kinds) if graded else set()
+                seen.add(called)
+                waiting.append((find_calls(called), called, depth + 1))
+
+
+def _below_no_grad(body: Iterable[ast.AST], scope: Scope, kinds: Kinds) -> set[ast.Call]:
+    """Return the calls in ``with torch.no_grad():`` blocks."""
+    return {
+        call
+        for statement in body
+        for node in (statement, *own_nodes(statement))
+        if isinstance(node, (ast.With, ast.AsyncWith))
+        and any(_is_no_grad(each.context_expr, scope, kinds) for each in node.items)
+        for call in _calls_in(node.body)
+    }
+
+
+def _is_below_no_grad(function: Scope, kinds: Kinds) -> bool:
+    decorators: list[ast.expr] = getattr(function.node, "decorator_list", [])
+    return any(_is_no_grad(each, function.outer or function, kinds) for each in decorators)
+
+
+def _is_no_grad(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    called = node.func if isinstance(node, ast.Call) else node
+    return kinds.files.dotted(called, scope) in NO_GRAD
+
+
+def _calls_in(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    for statement in body:
+        yield from (node for node in (statement, *own_nodes(statement)) if isinstance(node, ast.Call))
+
+
+def find_forwards(calls: Iterable[Place], kinds: Kinds) -> Iterator[Forward]:
+    """Yield the calls of what is a model whichever way a run takes."""
+    for call, scope in calls:
+        if isinstance(call.func, (ast.Name, ast.Attribute)):
+            values = kinds.all_of(call.func, scope, "model", "wrapped", "prepared model")
+            if values:
+                yield Forward(call, scope, values)
+
+
+def loaders_of(node: ast.expr, scope: Scope, kinds: Kinds) -> tuple[Value, ...]:
+    """Return the loaders that a loop may go through, where it can go through nothing else."""
+    found = tuple(each for each in kinds.find(node, scope) if each.kind != "none")
+    return found if all(each.kind == "loader" for each in found) else ()
+
+
+def is_backward(call: ast.Call) -> bool:
+    """Whether a call is ``loss.backward()``, ``accelerator.backward(loss)`` or ``loss_scaler(loss, optimizer)``."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward"):
+        return True
+    # timm's and others' scalers do the backward and the step when they are called: scaler(loss, optimizer)
+    owner = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    given = [ast.unparse(each).lower() for each in call.args[:2]]
+    return "scaler" in owner.lower() and len(given) == 2 and "loss" in given[0] and "optim" in given[1]
+
+
+def find_backwards(kinds: Kinds) -> dict[ast.Call, Scope]:
+    """Return the calls of ``backward`` below loops that train, and where each stands."""
+    return {call: scope for loop in training_loops(kinds) for call, scope in loop.calls if is_backward(call)}
+
+
+def enclosing_loops(node: ast.AST, scope: Scope, kinds: Kinds) -> list[ast.stmt]:
+    """Return the loops around a statement in its scope, the innermost first."""
+    flow = kinds.flow(scope)
+    spot = flow.spot(node)
+    if spot is None:
+        return []
+    loops = {own.number: statement for statement, own in flow.statements if own.number in spot.loops}
+    return [loops[number] for number in reversed(spot.loops)]
+
+
+def runs_again(node: ast.AST, scope: Scope, kinds: Kinds, depth: int = 0) -> bool:
+    """Whether a loop around a statement, or around calls of its function, runs it several times."""
+    if any(_has_rounds(loop) for loop in enclosing_loops(node, scope, kinds)):
+        return True
+    if depth >= DEEPEST:
+        return False
+    return any(runs_again(call, home, kinds, depth + 1) for call, home in kinds.callers(scope))
+
+
+def _has_rounds(loop: ast.stmt) -> bool:
+    """Whether a loop may have a second round."""
+    if not isinstance(loop, (ast.For, ast.AsyncFor)) or not isinstance(loop.iter, ast.Call):
+        return True
+    only = loop.iter.args[0] if len(loop.iter.args) == 1 else None
+    return not (isinstance(only, ast.Constant) and only.value == 1)
+
+
+def about_shards(name: str) -> bool:
+    """Whether a name shows that something is done by rank."""
+    return any(word in name.lower() for word in SHARDING)
+
+
+def about_random(name: str) -> bool:
+    """Whether a name is that of a function that makes data up."""
+    return name in RANDOM
+
+
+def _follow_name(
+    node: ast.Name | ast.Attribute, home: Scope, kinds: Kinds
+) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what a variable may be: bound here or outside, taken out of a tuple, given by callers, kept by ``self``."""
+    if isinstance(node, ast.Attribute):
+        owner = home.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
+        if owner is not None:
+            maker = owner.functions.get("__init__", owner)
+            yield from ((value, maker) for value in owner.attributes.get(node.attr, []))
+        return
+    where, values = home.lookup(node.id) or (home, [])
+    yield from ((value, where) for value in values if value is not UNKNOWN)
+    yield from (
+        (each.value, where) for each in kinds.flow(where).bindings.get(node.id, ()) if each.value is not None
+    )
+    if node.id in where.parameters:
+        for call, caller in kinds.callers(where):
+            argument = find_argument(call, where, node.id)
+            if argument is not None:
+                yield argument, caller
+
+
+def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: Kinds) -> bool:
+    """Whether a name fits in a node, in what its names are bound to, or in functions of the files that it calls."""
+    waiting = [(node, scope, 0)]
+    seen: set[ast.AST | Scope] = (
+        set()
+    )  # a variable that is bound anew again and again leads to all of its values
+    for each, home, depth in waiting:
+        if any(fits(name) for name in names_in(each)):
+            return True
+        for inner in ast.walk(each) if depth < DEEPEST else ():
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and fits(inner.value):
+                return True  # the name of a variable of the environment, an option, a key
+            if isinstance(inner, (ast.Name, ast.Attribute)):
+                found = [pair for pair in _follow_name(inner, home, kinds) if pair[0] not in seen]
+                waiting += [(value, where, depth + 1) for value, where in found]
+                seen.update(value for value, _ in found)
+            elif isinstance(inner, ast.Call):
+                called = kinds.files.function(inner.func, home)
+                if called is not None and called not in seen:
+                    seen.add(called)
+                    if any(fits(name) for name in names_in(called.node)):
+                        return True
+    return False
+
+
+def note_loader(value: Value, rule: str, loop: TrainingLoop, **details: str) -> SourceFact:
+    """Return what a rule sees in the making of a loader or sampler, with the loop that goes through it beside it."""
+    scope = value.scope or loop.scope
+    noticed = loop.scope.place(loop.node)
+    return SourceFact(rule, scope.place(value.call), (RelatedPlace("noticed", noticed),), details)
+
+
+def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
+    """Return what the sampler of a loader may be; nothing where it has none."""
+    if loader.scope is None or loader.kind != "loader" or not is_spelled_out(loader.call):
+        return ()
+    sampler = find_keyword(loader.call, "sampler", 3)
+    if sampler is None:
+        batches = find_keyword(loader.call, "batch_sampler", 4)
+        made = kinds.all_of(batches, loader.scope, "sampler") if batches is not None else ()
+        if (
+            len(made) != 1
+            or made[0].name.rpartition(".")[2] != "BatchSampler"
+            or made[0].scope is not loader.scope
+        ):
+            return made
+        sampler = find_keyword(made[0].call, "sampler", 0)
+    found = kinds.find(sampler, loader.scope) if sampler is not None else ()
+    return tuple(born_with(each, loader) for each in found)
+
+
+def is_step(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
+    """Whether it is ``optimizer.step()`` or ``scaler.step(optimizer)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
+        return False
+    found = kinds.find(node.func.value, scope)
+    return any(each.kind in ("optimizer", "scaler") for each in found)
+
+
+def distributed_modules(kinds: Kinds) -> list[Scope]:
+    """Return the modules of programs that train a wrapped model."""
+    found: dict[Scope, None] = {}
+    for loop in training_loops(kinds):
+        if loop.wrapped:
+            module = loop.scope.module
+            found.update(dict.fromkeys(kinds.programs.members(module)))
+    return list(found)

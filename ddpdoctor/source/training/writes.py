@@ -1,0 +1,62 @@
+"""What programs write into files."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.traces import Step
+from ddpdoctor.source.resolve.walking import find_keyword
+
+SAVES = {"torch.save": ("f", 1), "safetensors.torch.save_file": ("filename", 1)}
+"""Functions that write a checkpoint, and where the path stands."""
+ARRAYS = {"numpy.save": ("file", 0), "numpy.savez": ("file", 0), "numpy.savez_compressed": ("file", 0)}
+OPENS = frozenset({"open", "io.open", "builtins.open"})
+
+
+def find_forwarded(step: Step) -> tuple[ast.Call, Step] | None:
+    """Return the call whose arguments a step hands on as ``save(*args, **kwargs)``, and a step where these stand.
+
+    None where it hands on nothing, or a function around it has taken arguments for itself.
+    """
+    call, found = step.call, None
+    while call is not None and step.frames and _hands_on(call, step.frames[-1].callee.node):
+        frame = step.frames[-1]
+        call, step = frame.call, replace(step, scope=frame.scope, frames=step.frames[:-1])
+        found = call, step
+    return found
+
+
+def _hands_on(call: ast.Call, function: ast.AST) -> bool:
+    """Whether a call gives exactly what the function around it is given: ``*args``, ``**kwargs`` or both."""
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    own = function.args
+    if own.posonlyargs or own.args or own.kwonlyargs or own.vararg is None:
+        return False
+    given = [each.value for each in call.args if isinstance(each, ast.Starred)]
+    rest = [each.value for each in call.keywords if each.arg is None]
+    names = [each.id for each in (*given, *rest) if isinstance(each, ast.Name)]
+    expected = [own.vararg.arg] + ([own.kwarg.arg] if own.kwarg is not None else [])
+    return names == expected and len(call.args) + len(call.keywords) == len(expected)
+
+
+def find_written(step: Step, files: Files) -> tuple[ast.expr, str] | None:
+    """Return the path that a step writes anew, and what: checkpoint, other or text; None for other steps."""
+    call = step.call
+    if call is None:
+        return None
+    for table, kind in ((SAVES, "checkpoint"), (ARRAYS, "other")):
+        if step.name in table:
+            path = find_keyword(call, *table[step.name])
+            return (path, kind) if path is not None else None
+    if step.name in OPENS:
+        path, mode = (
+            find_keyword(call, "file", 0),
+            fold(find_keyword(call, "mode", 1), step.scope, files) or "",
+        )
+        if path is not None and mode.startswith("w") and "+" not in mode:
+            return path, "other" if "b" in mode else "text"
+    return None

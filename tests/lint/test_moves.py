@@ -1,0 +1,96 @@
+"""Whether the model that is wrapped with ``device_ids`` has been moved from the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.judging import ask, lint
+
+PROGRAM = """
+import timm, studio
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+def build(device=None):
+    net = Net()
+    {inside}
+    return net
+def touch(module, device):
+    {touched}
+def main(args, batches):
+    device = torch.device("cuda", args.local_rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+    model = {made}
+    {before}
+    bare = model
+    model = DDP(model, device_ids=[args.local_rank])
+    for x in batches:
+        model(x.to(device)).sum().backward()
+    {after}
+    dist.destroy_process_group()
+"""
+
+
+def program(made: str = "Net()", before: str = "pass", **others: str) -> str:
+    """Fill the frame in."""
+    parts = {"inside": "pass", "touched": "print(module, device)", "after": "pass", **others}
+    return PROGRAM.format(made=made, before=before, **parts)
+
+
+def stays(text: str) -> bool:
+    """Whether it is told that the model stays on the CPU."""
+    return any(each.code == "DDP016" and "on the CPU" in each.message for each in lint(text))
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "text",
+    [
+        program(),
+        program("build()"),
+        program('timm.create_model("levit")'),
+        program(before="model.load_state_dict(torch.load('a.pt', map_location='cpu'))"),
+        program(before="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"),
+        program(before="touch(model, device)"),
+        program(after="bare.to('cpu')"),
+    ],
+)
+def test_model_that_nothing_moves(text: str) -> None:
+    assert stays(text)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "text",
+    [
+        program(before="model.to(device)"),
+        program(before="model = model.cuda()"),
+        program("Net().cuda()"),
+        program("build()", inside="net.cuda()"),
+        program("build(device)", inside="net = net.to(device)"),
+        program(before="touch(model, device)", touched="module.to(device)"),
+        program(before="other = model\n    other.cuda()"),
+        program(before="torch.set_default_device(device)"),
+        program(before="model = studio.prepare(model)"),
+    ],
+)
+def test_model_that_is_moved(text: str) -> None:
+    assert not stays(text)
+    assert not [each for each in ask(text) if each.code == "DDP016"]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize("text", [program("studio.build()"), program(before="studio.show(model)")])
+def test_what_may_move_it_is_asked_about(text: str) -> None:
+    assert not stays(text)
+    assert ["DDP016" for each in ask(text) if each.code == "DDP016"] == ["DDP016"]
+
+
+@pytest.mark.right
+def test_a_model_that_each_caller_has_moved() -> None:
+    wrap = "def wrap(model, rank):\n    return DDP(model, device_ids=[rank])\n"
+    use = "def main(rank):\n    net = torch.nn.Linear(8, 1){}\n    return wrap(net, rank)\n"
+    assert not stays(wrap + use.format(".cuda(rank)"))
+    assert stays(wrap + use.format("") + "print(torch.device('cuda'))\n")
