@@ -1,4 +1,4 @@
-"""Which phase of the program its ranks were in when the job failed: said beside the root cause."""
+"""Which phase of the program its ranks are or were in at the end of the job: said beside the root cause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 4
 
 
 def add_phases(findings: Sequence[Finding], evidence: Evidence) -> list[Finding]:
-    """Return the findings of a failed job, the root cause with the phases that the program has named.
+    """Return the findings of a job that did not end well or still runs, the root cause with the phases that the program has named.
 
     Args:
         findings: root cause first.

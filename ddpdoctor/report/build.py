@@ -64,7 +64,8 @@ def build_report(
     rows = [_forgive_plugin(row) for row in rows] + list(extra_rows)
     one_job = evidence.launch.command != "lint"
     ordered = order_findings(findings, registry.checks, related=one_job)
-    if describe_failure(evidence):
+    running = evidence.launch.command == "attach"
+    if running or describe_failure(evidence) or describe_stop(evidence):
         ordered = add_phases(ordered, evidence)
     asked = sum(each.role == QUESTION and each.state == "active" for each in ordered)
     world = describe_world(evidence)

@@ -46,7 +46,10 @@ WATCHED = """
     import torch
     import torch.distributed as dist
 
+    import ddpdoctor
+
     dist.init_process_group("gloo")
+    ddpdoctor.mark_phase("evaluation")
     dist.barrier()
     rank = dist.get_rank()
     Path(os.environ["OUT"], f"ready-{rank}").touch()
@@ -126,6 +129,8 @@ def test_a_live_run_is_looked_at_and_goes_on(tmp_path: Path) -> None:
         _, report, _ = attach(tmp_path, str(run))
         (look,) = report["evidence"]["standstills"]
         assert all(stand["watched"] for stand in look["stands"])
+        marks = [each["milestones"] for each in report["evidence"]["processes"]]
+        assert [[each["detail"] for each in made] for made in marks] == [["evaluation"]] * 2
         assert job.poll() is None
     finally:
         (out / "go").touch()

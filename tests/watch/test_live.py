@@ -289,3 +289,18 @@ def test_it_is_refused_where_nothing_is_watched(capsys: pytest.CaptureFixture[st
     script = write(tmp_path, "print(1)")
     assert main(["run", "--live", "--no-watch", str(script)]) == 2
     assert "cannot be combined with --no-watch" in capsys.readouterr().err
+
+
+def test_a_phase_that_all_ranks_are_in_is_in_the_title_and_else_in_their_rows() -> None:
+    ranks = [rank(0, named="evaluation, epoch 3"), rank(1, named="evaluation, epoch 3", **LATE)]
+    lines = make_lines(Progress(tuple(ranks)), Paper(width=100), 12, title=["ddpdoctor", "2 ranks"])
+    assert lines[0].startswith("── ddpdoctor · 2 ranks · evaluation, epoch 3 ───")
+    assert "evaluation" not in "".join(lines[1:])
+    ranks[1] = rank(1, named="checkpoint", **LATE)
+    ranks.append(rank(2))
+    lines = make_lines(Progress(tuple(ranks)), Paper(width=120), 12, title=["ddpdoctor", "3 ranks"])
+    assert "evaluation" not in lines[0]
+    assert "evaluation, epoch 3: in all_reduce 43 s" in lines[2]
+    assert "checkpoint: outside 43 s" in lines[3]
+    assert lines[4].split()[2:4] == ["in", "all_reduce"]
+    assert [str(row.ranks) for row in fold(ranks, 2)[0]] == ["0"]

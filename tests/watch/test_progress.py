@@ -169,6 +169,20 @@ def test_where_the_time_of_its_newest_steps_went(tmp_path: Path) -> None:
     assert one.spent == (0.0, 100e-6, 0.0, 0.0, 160e-6, 0.0, 0.0)
 
 
+def test_the_programs_own_name_for_what_it_does(tmp_path: Path) -> None:
+    make_ring(tmp_path, 3, [call(1)])
+    (journal,) = tmp_path.glob("*.jsonl")
+    marks = [{"event": "milestone", "name": "phase", "detail": each} for each in ("warm-up", "evaluation")]
+    reader = ProgressReader(tmp_path, tmp_path, {})
+    written = journal.read_text()
+    for mark in marks:
+        written += json.dumps({"wall_ns": 1, "mono_ns": 1, **mark}) + "\n"
+        journal.write_text(written)
+        assert [each.named for each in reader.read().ranks] == [mark["detail"]]
+    journal.write_text(written + json.dumps({"wall_ns": 1, "mono_ns": 1, **marks[0], "detail": None}) + "\n")
+    assert [each.named for each in reader.read().ranks] == [None]
+
+
 def test_a_rank_that_has_called_nothing_and_one_that_is_gone(tmp_path: Path) -> None:
     one = read_one(tmp_path, [])
     assert (one.phase, one.step, one.last) == (STARTING, None, None)

@@ -150,7 +150,7 @@ def start_process(event: Start, before: ProcessRecord | None, node: int, shorten
     )
 
 
-def _read_phase(event: AnyEvent) -> str | None:
+def read_phase(event: AnyEvent) -> str | None:
     """Return the name that the program has given to a phase, without secrets."""
     detail = event.get("detail")
     return scrub(detail[:LONGEST]) if event.get("name") == PHASE and isinstance(detail, str) else None
@@ -165,7 +165,7 @@ def advance_process(record: ProcessRecord, event: AnyEvent, shorten: Shortener) 
         return dataclasses.replace(record, torch=str(event.get("version")))
     if event["event"] == "milestone":
         frames = shorten.frames(event.get("frames")) if event["name"] == "destroy" else ()
-        made = Milestone(str(event["name"]), read_moment(event), _read_phase(event), frames)
+        made = Milestone(str(event["name"]), read_moment(event), read_phase(event), frames)
         # Of phases, which may be many, the last one counts.
         kept = (each for each in record.milestones if each.name != PHASE or made.name != PHASE)
         record = dataclasses.replace(record, milestones=(*kept, made))

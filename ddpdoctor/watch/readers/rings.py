@@ -11,6 +11,7 @@ from pathlib import Path
 from types import NoneType
 
 from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence.job import PHASE
 from ddpdoctor.evidence.ranks import LARGEST_RANK
 from ddpdoctor.evidence.standstill import Call, LoaderStand
 from ddpdoctor.facts.events import AnyEvent, End, ExitCall, Group, Milestone, Signature, Start
@@ -31,7 +32,7 @@ from ddpdoctor.facts.wire import (
 )
 from ddpdoctor.gather.regular import open_regular
 from ddpdoctor.watch.readers.events import DAMAGED, read_events
-from ddpdoctor.watch.readers.records import Shortener
+from ddpdoctor.watch.readers.records import Shortener, read_phase
 from ddpdoctor.watch.readers.timing import read_newest
 
 RECORD = struct.Struct(RECORD_FORMAT)
@@ -100,6 +101,8 @@ class Ring:
     """Why torch's recorder cannot be asked."""
     spent: tuple[float, ...] = ()
     """Seconds of its newest steps by phase, as it wrote them down last."""
+    named: str | None = None
+    """The program's own name for what it does."""
     blind: bool = False
     """Its process has stopped writing calls down: which it has made since is not known."""
     _wrappers: dict[int, tuple[int, list[int] | None]] = field(default_factory=dict)
@@ -212,6 +215,8 @@ class Ring:
                 self.rank = event["rank"]
             self.world_size = event.get("world_size") or self.world_size
             self.backend = event.get("backend") or self.backend
+        elif event["event"] == "milestone" and event.get("name") == PHASE:
+            self.named = read_phase(event)
         elif event["event"] == "milestone" and event.get("name") == "init-begin":
             detail, variables = event.get("detail") or {}, event.get("variables") or {}
             self.asked_size = _read_number(detail.get("world_size"), variables.get("WORLD_SIZE"))

@@ -62,6 +62,8 @@ class RankProgress:
     told."""
     spent: tuple[float, ...] = ()
     """Seconds of its newest steps by phase (`evidence.training.timing.PHASES`), where it has written them down."""
+    named: str | None = None
+    """The program's own name for what it does (`ddpdoctor.phase`)."""
     memory: int | None = None
     """Resident bytes."""
     cpu: float | None = None
@@ -177,6 +179,7 @@ class ProgressReader:
             forwards=forwards,
             calls=known.default[1],
             spent=ring.spent,
+            named=ring.named,
             memory=self._resident.get(ring.pid) if pulse.alive else None,
             cpu=cpu,
         )

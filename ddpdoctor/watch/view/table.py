@@ -61,7 +61,16 @@ def fold(ranks: Sequence[RankProgress], most: int) -> tuple[list[Row], int]:
         return [_merge([each]) for each in ranks], 0
     kinds: dict[tuple[object, ...], list[RankProgress]] = {}
     for each in ranks:
-        key = (each.phase, each.op, each.place, each.last, each.last_place, each.raised, each.behind > 0)
+        key = (
+            each.phase,
+            each.op,
+            each.place,
+            each.last,
+            each.last_place,
+            each.raised,
+            each.behind > 0,
+            each.named,
+        )
         kinds.setdefault(key, []).append(each)
     rows = [_merge(alike) for alike in sorted(kinds.values(), key=lambda alike: (len(alike), alike[0].rank))]
     if len(rows) <= most:
@@ -107,8 +116,9 @@ def make_lines(
         title: what stands on the line between the job's output and the view.
         said: stage and sentence of the monitor.
     """
-    lines = [_rule(title, paper)]
-    spent = describe_spent(progress.ranks)
+    ranks, named = _take_common_name(progress.ranks)
+    lines = [_rule([*title, *named], paper)]
+    spent = describe_spent(ranks)
     if spent and rows > LEAST_ROWS // 2:
         lines.append(paper.style(clip(paper.clean(spent), paper.width, paper.clean("…")), "dim"))
     if said is not None:
@@ -120,15 +130,22 @@ def make_lines(
             ]
         lines += [paper.style(line, style) for line in wrapped[: max(1, rows - 4)]]
     room = rows - len(lines) - 1
-    if not progress.ranks:
+    if not ranks:
         return [*lines, paper.style("no rank has been started yet", "dim")]
     if room < 1:
         return lines
-    shown, left_out = fold(progress.ranks, room)
+    shown, left_out = fold(ranks, room)
     lines += _table(shown, paper)
     if left_out:
         lines.append(paper.style(f"and {left_out} more ranks", "dim"))
     return lines
+
+
+def _take_common_name(ranks: Sequence[RankProgress]) -> tuple[Sequence[RankProgress], list[str]]:
+    """Return the name that the program gives to what all ranks do, and the ranks without it."""
+    names = {each.named for each in ranks if each.alive}
+    (name,) = names if len(names) == 1 else (None,)
+    return ([replace(each, named=None) for each in ranks], [name]) if name else (ranks, [])
 
 
 def describe_spent(ranks: Sequence[RankProgress]) -> str:
@@ -248,6 +265,8 @@ def describe_phase(one: RankProgress) -> list[str]:
     words = f"{what} {time_text}".rstrip()
     place = one.place if not (one.open or one.place == one.last_place) else None
     texts = [f"{words} · {place}"] if place else []
+    if one.named:
+        texts = [f"{one.named}: {text}" for text in (*texts, words)] + texts
     texts.append(words)
     if what.startswith("outside,"):
         texts.append(f"outside {time_text}".rstrip())

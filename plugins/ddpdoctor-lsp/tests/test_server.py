@@ -100,6 +100,26 @@ def test_findings_are_diagnostics_and_corrections_are_actions(tmp_path: Path) ->
     talk(tmp_path, say)
 
 
+def test_columns_are_counted_as_the_client_counts(tmp_path: Path) -> None:
+    """Characters beyond the BMP are two units of UTF-16, which is what clients count in unless they ask for others."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        WRONG.replace("    dist.barrier()", "    print('\U0001f600\U0001f600'); dist.barrier()"), "utf-8"
+    )
+
+    async def say(client: Any, heard: asyncio.Queue[Any]) -> None:
+        document = open_file(client, path)
+        found = {each.code: each for each in (await heard.get()).diagnostics}
+        assert (found["COL002"].range.start.line, found["COL002"].range.start.character) == (6, 19)
+        path.unlink()  # what is gone costs no answer
+        client.text_document_did_save(types.DidSaveTextDocumentParams(document))
+        assert await heard.get()
+
+    from lsprotocol import types
+
+    talk(tmp_path, say)
+
+
 def test_settings_of_the_workspace_count_and_a_broken_one_is_logged(tmp_path: Path) -> None:
     from lsprotocol import types
 

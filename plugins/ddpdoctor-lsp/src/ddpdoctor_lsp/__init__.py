@@ -15,6 +15,7 @@ from urllib.parse import quote
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
+from pygls.workspace import Workspace
 
 import ddpdoctor
 
@@ -71,7 +72,7 @@ def make_server() -> LanguageServer:
         uri = given.text_document.uri
         report = state.reports.get(uri)
         text = server.workspace.get_text_document(uri).source
-        return [] if report is None else list(_list_actions(report, uri, text, given))
+        return [] if report is None else list(_list_actions(report, uri, text, given, server.workspace))
 
     return server
 
@@ -105,7 +106,7 @@ async def _publish(server: LanguageServer, state: State, uri: str) -> None:
         server.window_log_message(types.LogMessageParams(types.MessageType.Warning, report))
         return
     state.reports[uri] = report
-    found = [make_diagnostic(each) for each in _list_findings(report, path)]
+    found = [make_diagnostic(each, server.workspace) for each in _list_findings(report, path)]
     server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found))
 
 
@@ -119,32 +120,45 @@ def _list_findings(report: ddpdoctor.Report, path: str) -> Iterator[ddpdoctor.Fi
             yield each
 
 
-def make_diagnostic(finding: ddpdoctor.Finding) -> types.Diagnostic:
+def make_diagnostic(finding: ddpdoctor.Finding, workspace: Workspace) -> types.Diagnostic:
     """Return a finding as an editor shows it: at its first place, the others beside it."""
     fixes = "".join(f"\nfix: {each.text}" for each in finding.fix)
     return types.Diagnostic(
-        range=_range(finding.where[0]),
+        range=_range(finding.where[0], workspace),
         message=f"{finding.message}{fixes}",
         severity=SEVERITIES.get(finding.severity or "", types.DiagnosticSeverity.Information),
         code=finding.code,
         source=SOURCE,
         related_information=[
             types.DiagnosticRelatedInformation(
-                types.Location(f"file://{quote(os.path.realpath(place.file))}", _range(place)), place.role
+                types.Location(_name_uri(place), _range(place, workspace)), place.role
             )
             for place in finding.where[1:]
         ],
     )
 
 
-def _range(place: ddpdoctor.Where) -> types.Range:
+def _name_uri(place: ddpdoctor.Where) -> str:
+    return f"file://{quote(os.path.realpath(place.file))}"
+
+
+def _range(place: ddpdoctor.Where, workspace: Workspace) -> types.Range:
+    """Return where a place is in the units that the client counts columns in: UTF-16 unless it asked for others.
+
+    A report counts characters.
+    """
     line, column = place.line - 1, (place.column or 1) - 1
     end = column + len((place.source or "").splitlines()[0]) if place.source else column
-    return types.Range(types.Position(line, column), types.Position(line, max(end, column + 1)))
+    counted = types.Range(types.Position(line, column), types.Position(line, max(end, column + 1)))
+    document = workspace.get_text_document(_name_uri(place))
+    try:
+        return document.position_codec.range_to_client_units(document.lines, counted)
+    except (OSError, ValueError):  # the file is gone, or is not UTF-8
+        return counted
 
 
 def _list_actions(
-    report: ddpdoctor.Report, uri: str, text: str, given: types.CodeActionParams
+    report: ddpdoctor.Report, uri: str, text: str, given: types.CodeActionParams, workspace: Workspace
 ) -> Iterator[types.CodeAction]:
     """Yield a correction for each finding in the range that has one, and one for all of the file."""
     path, wanted = to_fs_path(uri) or "", given.context.only
@@ -158,7 +172,7 @@ def _list_actions(
                 yield types.CodeAction(
                     f"ddpdoctor: correct {each.code} {each.name}",
                     kind=types.CodeActionKind.QuickFix,
-                    diagnostics=[make_diagnostic(each)],
+                    diagnostics=[make_diagnostic(each, workspace)],
                     edit=change,
                     is_preferred=True,
                 )
