@@ -16,7 +16,7 @@ MOST = 4
 
 
 def add_phases(findings: Sequence[Finding], evidence: Evidence) -> list[Finding]:
-    """Return the findings of a job that did not end well or still runs, the root cause with the phases that the program has named.
+    """Return the findings of a job, the root cause with the phases that the program has named.
 
     Args:
         findings: root cause first.
