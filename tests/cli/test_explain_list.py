@@ -91,7 +91,8 @@ def test_list_names_plugins_and_those_that_failed(run: Run, entries: list[Entry]
 def test_second_call_reads_the_index_and_imports_no_checks(
     run: Run, entries: list[Entry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexes, "_folders", dict)  # a test beside this one may write into a folder of sys.path
+    # A test beside this one may write into a folder of sys.path.
+    monkeypatch.setattr(indexes, "_folders", dict)
     first = run("list").out
 
     def fail() -> object:
