@@ -1,6 +1,7 @@
 """What differs between versions of torch, asked of the torch that is there and never of its number.
 
-Whoever calls what some versions lack, or hands over what some do not take, asks here first.
+Code that calls what some versions lack, or passes what some do not take, asks with these functions. The names are
+beside their use; tests/facts/torch_surface.json lists them.
 """
 
 from __future__ import annotations
