@@ -150,6 +150,7 @@ def test_what_is_right_agrees(tmp_path: Path, style: str, ranks: int) -> None:
     report, told = compare(tmp_path, style, "none", ranks)
     assert find(report) is None
     assert "agree with the reference on 1 rank" in told, told
+    assert "files that the script writes in these steps are overwritten" in told
     (reference,) = report["evidence"]["references"]
     assert len(reference["steps"]) >= 4
     first = reference["steps"][0]
@@ -222,6 +223,7 @@ def test_arguments_of_the_reference_come_behind_those_of_the_script(tmp_path: Pa
     ended = finish(start(words, tmp_path, tmp_path, env=environ(tmp_path)), tmp_path)
     assert ended.code == 0
     assert ended.stdout.decode().splitlines() == ["given 2 --a"] * 2
+    assert "overwritten" not in ended.stderr.decode()  # where they go was chosen
     logs = list((tmp_path / "run" / "reference" / "logs").glob("*stdout.log"))
     assert any("given 1 --a --b c d" in each.read_text() for each in logs)
 

@@ -38,7 +38,8 @@ def add_against_options(parser: argparse.ArgumentParser) -> None:
         type=common.parse_count,
         metavar="RANKS",
         help="after the job, run the first 8 steps of the script again on this number of ranks (usually 1), and "
-        "report where losses, gradients or parameters differ",
+        "report where losses, gradients or parameters differ; files that the script writes in these steps are "
+        "overwritten",
     )
     add_option(
         group,
@@ -180,7 +181,8 @@ def _run(first: First, options: argparse.Namespace, plan: Plan) -> Reference:
     directory = make_run_directory(str(first.directory.kept / name))
     split = make_split(options.split, plan)
     limit = default_limit(first.result.duration_s)
-    complain(f"ddpdoctor: --against: {_announce(plan)}, for at most {limit:.0f} s")
+    files = "" if plan.arguments else "; files that the script writes in these steps are overwritten"
+    complain(f"ddpdoctor: --against: {_announce(plan)}, for at most {limit:.0f} s{files}")
     first.stdin.rewind()
     enough = Enough(directory.processes, plan.ranks)
     began = time.monotonic()
