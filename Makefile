@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: accuracy bench check evidence help lint matrix mutants setup test
 
-check: ## examine this machine with a world of four ranks; writes ddpdoctor-report.html
+check: ## test this machine with a small job of four ranks; writes ddpdoctor-report.html
 	@sh scripts/dev.sh check $(ARGS)
 
 test: ## linters, types, layers, and the tests with branch coverage (ARGS="-k name" goes to pytest)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 LONGEST = 100
 """Characters of a name; what is longer is cut."""
 MOST_MARKS = 1_500
-"""Of a process; below the 2,000 milestones that its journal takes, of which others need some."""
+"""Most marks of a process; below the 2,000 milestones that its journal takes, of which others need some."""
 
 _current: str | None = None
 _marks = 0

@@ -25,7 +25,8 @@ from ddpdoctor.report.registry import RendererRegistry
 CHECKS, GATHERERS, RENDERERS = "ddpdoctor.checks", "ddpdoctor.gatherers", "ddpdoctor.renderers"
 GROUPS = (CHECKS, GATHERERS, RENDERERS)
 LOAD_LIMIT_S = 10.0
-"""For an entry point of a third party. One that imports torch takes 2 s here; what is late is left out and named."""
+"""Seconds for an entry point of a third party. One that imports torch takes 2 s here; what is late is left out and
+named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Sets the project up and runs it or its tests; `make check` and `make test` call this. Needs Python 3.11 and pip, no more.
 #
-#   sh scripts/dev.sh check [options of `ddpdoctor check`]   examine this machine, write ddpdoctor-report.html
+#   sh scripts/dev.sh check [options of `ddpdoctor check`]   test this machine, write ddpdoctor-report.html
 #   sh scripts/dev.sh test [options of pytest]               linters, types, layers, tests with branch coverage
 #   sh scripts/dev.sh lint                                   the first three of these without the tests
 #   sh scripts/dev.sh bench [options of benchmarks]          measure what benchmarks/README.md describes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -80,3 +81,22 @@ def test_printed_rule_is_applied_like_any_other(example: dict[str, Any]) -> None
     rows, findings = run_checks(registry.checks_of("lint"), evidence)
     assert [(row.id, row.status) for row in rows] == [("lint.rank_literal", "fail")]
     assert [(each.code, each.severity, each.where[0].line) for each in findings] == [("ENV901", "error", 2)]
+
+
+def test_names_that_the_table_of_lint_leads_to_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    names = re.findall(r"`((?:resolve|sameness|training)\.\w+\.\w+)`", text)
+    assert len(names) >= 9
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(f"ddpdoctor.source.{module}"), attribute), name
+
+
+def test_files_that_it_leads_to_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    tail = text[text.index("## A new collective") : text.index("## Style")]
+    for name in re.findall(r"`([\w/]+\.py)`", tail):
+        assert any((ROOT / base / name).is_file() for base in ("", "ddpdoctor")), name
+    for name, file in re.findall(r"`([A-Z_]{5,})`[^`]*in `([\w/]+\.py)`", tail):
+        path = next(ROOT / base / file for base in ("", "ddpdoctor") if (ROOT / base / file).is_file())
+        assert name in path.read_text(encoding="utf-8"), name

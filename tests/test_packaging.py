@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -51,6 +52,37 @@ def files_of(package: str) -> set[str]:
         f"{package}/{path.relative_to(directory).as_posix()}"
         for path in directory.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_sdist_builds_the_same_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, tracked.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tree / name)
+    build = "import sys; import hatchling.build; print(hatchling.build.build_sdist(sys.argv[1]))"
+    made = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_LIMIT_S,
+    )
+    assert made.returncode == 0, made.stderr
+    (archive,) = tmp_path.glob("ddpdoctor-*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run(
+        [*pip, "--wheel-dir", str(tmp_path), str(archive)],
+        capture_output=True,
+        text=True,
+        timeout=BUILD_LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.glob("ddpdoctor-*.whl")
+    assert set(zipfile.ZipFile(file).namelist()) == {
+        name for name in wheel.namelist() if "__pycache__" not in name
     }
 
 

@@ -34,7 +34,7 @@ class Failure:
     line: int
     root: bool
     time: datetime | None = None
-    """As the node's clock says, without a zone, in whole seconds."""
+    """When it failed by the node's clock, without a zone, in whole seconds."""
     host: str = ""
     rank: int | None = None
     local_rank: int | None = None

@@ -58,7 +58,7 @@ class Source:
 
     path: Path
     name: str
-    """As the evidence names it."""
+    """Name of the file in the evidence."""
     kind: str
     """log, error-file, recorder (a dump of the Flight Recorder), stacks, report or run-directory."""
     place: Place | None = None

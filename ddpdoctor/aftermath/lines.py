@@ -17,7 +17,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _TIME = re.compile(
     r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s{1,4}(?:std(?:out|err) [FP] )?"
 )
-"""As docker, kubectl (CRI log format) and log collectors put before each line."""
+"""The time that docker, kubectl (CRI log format) and log collectors put before each line."""
 _RANK = re.compile(r"^\[rank(\d{1,7})\]:( |(?=\[)|$)")
 """torch.distributed's hook for uncaught exceptions, and c10d's own lines, which have no blank."""
 _TEE = re.compile(r"^\[[A-Za-z_][\w.-]{0,40}?(\d{1,5})\]:")
@@ -49,7 +49,7 @@ class Line:
     """One line of a log, or a part of one between carriage returns."""
 
     number: int
-    """From 1."""
+    """Number of the line, from 1."""
     text: str
     """Without the prefix."""
     key: str = ""

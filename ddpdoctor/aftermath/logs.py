@@ -151,7 +151,7 @@ class LogReader:
         self._held: deque[bytes] = deque()
         self._tail = b""
         self._number = 1
-        """Of the line with which the next stretch begins."""
+        """Number of the line with which the next stretch begins."""
 
     def take(self, data: bytes) -> None:
         """Take a stretch that ends with a line."""

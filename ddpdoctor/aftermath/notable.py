@@ -75,7 +75,7 @@ class _Wording:
     """Lines that differ in numbers only."""
 
     place: int
-    """Of the word in `WORDS`."""
+    """Place of the word in `WORDS`."""
     role: int
     """0 it names a cause or is not known, 1 it follows from another failure."""
     line: int

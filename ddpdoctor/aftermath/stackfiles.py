@@ -58,9 +58,9 @@ class StackFile:
     frames: tuple[Frame, ...]
     """Innermost first."""
     before: tuple[Frame, ...] = ()
-    """The same in the dump before, where the file has several."""
+    """Frames in the dump before, innermost first, where the file has several."""
     native: tuple[NativeFrame, ...] = ()
-    """Below the innermost line of Python, from ``py-spy dump --native``."""
+    """Frames below the innermost line of Python, from ``py-spy dump --native``."""
 
 
 def looks_like_stacks(head: bytes) -> bool:

@@ -42,7 +42,7 @@ class Stamp:
     month: int
     day: int
     seconds: int
-    """Of the day."""
+    """Seconds since the beginning of the day."""
     fraction_ns: int = 0
     year: int | None = None
     offset_s: int | None = None

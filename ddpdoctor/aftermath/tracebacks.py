@@ -106,7 +106,7 @@ class _Block:
     shows: bool = False
     """It took the last frame, whose source text comes next."""
     group: bool = False
-    """Of a group of exceptions: its first member follows it, and each line has a margin."""
+    """The exception is a group: its first member follows it, and each line has a margin."""
     end: int | None = None
     """Column at which the lines stand that part the members of the group."""
     inner: list[int] = field(default_factory=list)

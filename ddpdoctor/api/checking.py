@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddpdoctor.report.model import Report
 
 LINES_SHOWN = 5
-"""Of what a process said that ended without a report."""
+"""Last lines that are shown of what a process said that ended without a report."""
 
 
 def launch(request: CheckRequest, progress: Progress, gatherers: GathererRegistry) -> CheckOutcome:

@@ -49,7 +49,7 @@ class Correction:
     """What the safe corrections make of one file."""
 
     file: str
-    """As findings name it."""
+    """Name of the file as findings have it."""
     before: bytes
     after: bytes
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ddpdoctor.judge.suppression import BaselineEntry, Suppressor
 
 MOST_BYTES = 64 << 20
-"""Of a baseline that is read: some two hundred thousand findings."""
+"""Most bytes of a baseline that is read: some two hundred thousand findings."""
 
 
 def make_excluder(patterns: Iterable[str]) -> Callable[[str], bool]:

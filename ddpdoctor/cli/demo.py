@@ -38,7 +38,7 @@ class Demo:
     """What `run` finds in it."""
     nproc: int
     options: tuple[str, ...] = ()
-    """Of `run`."""
+    """Options of `run`."""
 
 
 DEMOS = (
@@ -68,7 +68,7 @@ DEMOS = (
     Demo("unsharded-data", "every rank reads the whole dataset", "DAT001", 2),
     Demo("epoch-not-set", "every epoch has the same order", "DAT002", 2),
 )
-"""In the order of the list: failures, hangs, and what ends with exit code 0."""
+"""Scripts in the order of the list: failures, hangs, and what ends with exit code 0."""
 INCIDENT = Demo(
     "incident",
     "what two nodes leave behind when a GPU falls off the bus: logs, kernel logs, dumps",

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if page is not None:
         print_text(render_page(page, index, display))
         return EXIT_OK
-    if CODE.fullmatch(words) or SLUG.fullmatch(words):
+    if CODE.fullmatch(words) or (SLUG.fullmatch(words) and _find_near(words, index)):
         raise _no_page(words, index)
     from ddpdoctor.cli.searching import SHOWN, is_clear, search_pages
 
@@ -132,6 +132,11 @@ def _no_page(word: str, index: Index) -> UsageError:
             context="another version may have it, or the code does not exist",
             hint="ddpdoctor list",
         )
-    near = closest(word, [text for page in index.pages for text in (page.code, page.name)])
+    near = _find_near(word, index)
     hint = f"ddpdoctor explain {near}" if near else "ddpdoctor list"
     return UsageError(f"there is no finding called {word!r}", hint=hint)
+
+
+def _find_near(word: str, index: Index) -> str | None:
+    """Return the code or name that may have been meant."""
+    return closest(word, [text for page in index.pages for text in (page.code, page.name)])

@@ -10,7 +10,7 @@ NODES, EACH = ("node-a", "node-b"), 8
 LOST_RANK = 11
 """GPU 3 of the second node."""
 LIMIT_S = 600
-"""Of the process group."""
+"""Timeout of the process group, in seconds."""
 STEPS = 240
 BUS = ("07", "0b", "48", "4c", "88", "8b", "c8", "cb")
 """PCI buses of the GPUs of a node."""

@@ -56,16 +56,16 @@ EXAMPLES = (
         "with CUDA_LAUNCH_BLOCKING=1, to get the true line of a CUDA error",
     ),
     (
-        "ddpdoctor run --against 1 --nproc 4 train.py",
-        "then the first steps on one rank, and where the two differ",
-    ),
-    (
         "ddpdoctor run --rerun auto --nproc 2 train.py",
         "the same, but only after such an error, in one rerun",
     ),
+    (
+        "ddpdoctor run --against 1 --nproc 4 train.py",
+        "then the first steps on one rank, and where the two differ",
+    ),
 )
 WATCH_LEVELS = ("off", "light", "normal", "deep")
-"""As the start-up hook names them (``ddpdoctor_watch/core/budget.py``)."""
+"""Levels of watching as the start-up hook names them (``ddpdoctor_watch/core/budget.py``)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +112,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_against_options(parser)
     common.add_output_options(parser)
     common.add_selection_options(parser)
-    common.add_fail_option(parser)
+    common.add_fail_option(
+        parser,
+        "exit 1 on findings of severity error or warning, or never, where the job ended well; without it the exit "
+        "code is the job's",
+    )
     common.add_verbosity_options(parser)
 
 

@@ -38,6 +38,15 @@ STOP = frozenset(
     "with why my me i what how do does error runtimeerror".split()
 )
 """Words that are on nearly every page, or in every question."""
+SAME = (
+    frozenset(
+        "hang hangs hanging hung stuck deadlock deadlocks freeze freezes frozen stall stalls stalled".split()
+    ),
+    frozenset("diverge diverges diverged divergence diverging".split()),
+    frozenset("straggler stragglers straggling".split()),
+    frozenset("crash crashes crashed segfault".split()),
+)
+"""Words of the field that ask the same."""
 _WORD = re.compile(r"[a-z_][a-z0-9_]+|[a-z]|-?\b\d{1,3}\b")
 
 
@@ -91,6 +100,9 @@ def _parts(page: Page) -> dict[str, frozenset[str]]:
 
 def _has(word: str, part: frozenset[str]) -> bool:
     """Whether a part has a word, or one that begins or ends with it: ``nccl`` is in ``WorkNCCL``."""
+    same = next((each for each in SAME if word in each), None)
+    if same is not None:
+        return not same.isdisjoint(part)
     long = len(word) >= 4
     return word in part or (long and any(other.startswith(word) or other.endswith(word) for other in part))
 

@@ -60,7 +60,7 @@ class RecordedCall:
     inputs: Shapes | None = None
     outputs: Shapes | None = None
     input_types: tuple[str, ...] = ()
-    """As torch writes them in the source: ``float32``."""
+    """Dtypes of the inputs as torch writes them in the source: ``float32``."""
     output_types: tuple[str, ...] = ()
     stack: int = -1
     """Call site: place in `CallLog.stacks`; -1 where it is not known."""
@@ -111,7 +111,8 @@ class RankCalls:
     written_ns: int | None = None
     """When its dump was written, since the epoch, by the time of the file; a copy may have a later one."""
     still_ns: int | None = None
-    """For so long, by the times of the files, it had called nothing: an earlier dump has the same last call."""
+    """Nanoseconds for which, by the times of the files, it had called nothing: an earlier dump has the same last
+    call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class CallLog:
     """Places in ``frames``, innermost first."""
     calls: tuple[RecordedCall, ...] = ()
     ranks: tuple[RankCalls, ...] = ()
-    """In order of rank."""
+    """Calls of each rank, in order of rank."""
     world: int | None = None
     """Ranks of the job, where something tells."""
     lost: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ class Interface:
     loopback: bool = False
     mtu: int | None = None
     speed_mbps: int | None = None
-    """As the driver reports it; None where it does not."""
+    """Speed in Mbit/s as the driver reports it; None where it does not."""
 
 
 @dataclass(frozen=True, slots=True)

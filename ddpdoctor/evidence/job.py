@@ -42,7 +42,7 @@ class Milestone:
     signal; phase, of which the last one is kept."""
     at: Moment
     detail: str | None = None
-    """Of phase the name that the program gave to it, None where it has ended."""
+    """For the milestone phase, the name that the program gave to it; None where the phase has ended."""
     frames: tuple[Frame, ...] = ()
     """Where, innermost first; of destroy only."""
 
@@ -52,13 +52,13 @@ class UnwaitedWork:
     """Asynchronous work that one line of a process began, and that nobody has asked anything."""
 
     op: str
-    """As torch spells it: ``all_reduce``, ``isend``."""
+    """Name of the operation as torch spells it: ``all_reduce``, ``isend``."""
     begun: int = 1
     """How often the line began work, waited for or not."""
     dropped: int = 0
-    """Of these, those that were forgotten without anybody having waited."""
+    """How often work of that line was dropped before any wait() on it."""
     kept: int = 0
-    """Of these, those that the process still held at its end, and had not waited for."""
+    """How often the process still held work of that line at its end, and had not waited for it."""
     first: int = 0
     """Number of the first such call among all calls of the process, from 1."""
     last: int = 0
@@ -191,7 +191,7 @@ class ExceptionRecord:
     chain: tuple[ExceptionRecord, ...] = ()
     """The exceptions before it, nearest first; their own chains are empty."""
     parent_frames: tuple[Frame, ...] = ()
-    """Of the rank that asked the worker, innermost first, where a worker's error came out of it."""
+    """Frames of the rank that asked the worker, innermost first, where a worker's error came out of it."""
     source: tuple[str, int] | None = None
     """File and line that it was read from, for analyze."""
 
@@ -204,7 +204,7 @@ class CrashRecord:
     title: str
     """e.g. ``Fatal Python error: Segmentation fault``."""
     frames: tuple[Frame, ...] = ()
-    """Of the thread that crashed, innermost first; of the main thread where that one runs no Python."""
+    """Frames of the thread that crashed, innermost first; of the main thread where that one runs no Python."""
     node: int = 0
     host: str = ""
     rank: int | None = None
@@ -290,7 +290,7 @@ class MemoryRecord:
     node: int
     host: str = ""
     limit_bytes: int | None = None
-    """Of the cgroup."""
+    """Memory limit of the cgroup, in bytes."""
     peak_bytes: int | None = None
     oom_kills: int | None = None
     """Killed by the cgroup's out-of-memory killer during the job; None where it cannot be read."""

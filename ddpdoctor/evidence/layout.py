@@ -16,7 +16,7 @@ class Axis:
     strategy: str
     """Name of a strategy; group where only its process groups are known."""
     name: str
-    """Of the mesh's dimension; empty where it has none."""
+    """Name of the mesh's dimension; empty where it has none."""
     role: str
     """data, tensor, pipeline, expert, context or unknown: what the ranks of one of its groups are to each other."""
     groups: tuple[RankSet, ...]

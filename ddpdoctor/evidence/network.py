@@ -52,11 +52,11 @@ class Link:
     seconds: float | None = None
     error: str | None = None
     bytes_passed: int | None = None
-    """For large: the largest message that came through."""
+    """Bytes of the largest message that came through, for kind large."""
     bytes_failed: int | None = None
-    """For large: the smallest message that did not."""
+    """Bytes of the smallest message that did not come through, for kind large."""
     mtu: int | None = None
-    """For large: MTU of the source's interface on that route."""
+    """MTU of the source's interface on that route, for kind large."""
     clock_offset_s: float | None = None
     """The target's wall clock minus the source's."""
     clock_error_s: float | None = None

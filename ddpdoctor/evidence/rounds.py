@@ -17,7 +17,7 @@ from ddpdoctor.evidence.job import ProcessRecord
 Key = tuple[int, int]
 """Node and process id."""
 CLOCKS_NS = 5 * 10**9
-"""By which the clocks of nodes may be apart."""
+"""Nanoseconds by which the clocks of nodes may be apart."""
 _KINDS = ("processes", "exceptions", "crashes", "wrappers", "texts")
 """Kinds of evidence whose rows say of which attempt they are."""
 

@@ -15,7 +15,7 @@ class Connection:
     """``address:port``."""
     far: str
     state: str = "established"
-    """As ss(8) spells it, with underscores: established, syn_sent, close_wait …"""
+    """State of the connection as ss(8) spells it, with underscores: established, syn_sent, close_wait …"""
     unacknowledged: int = 0
     """Bytes that the other side has not confirmed, sent or still to be sent."""
     unread: int = 0
@@ -23,9 +23,10 @@ class Connection:
     repeats: int = 0
     """Times in a row that the kernel has sent the same data again, without an answer to it."""
     moved: bool = False
-    """Between the samples something was confirmed, came, or was read."""
+    """Whether something was confirmed, came, or was read between the samples."""
     passed_bytes: int | None = None
-    """Between the samples confirmed by the other side, or come from there; None where the kernel does not tell."""
+    """Bytes confirmed by the other side, or come from there, between the samples; None where the kernel does not
+    tell."""
     heard_s: float | None = None
     """Since anything came from the other side, data or confirmation. This and the rest only where the kernel tells."""
     acked_bytes: int | None = None

@@ -82,7 +82,7 @@ class IgnoreComment:
 
     place: SourcePlace
     codes: tuple[str, ...]
-    """As written, which may be none or unknown ones."""
+    """Codes as written, which may be none or unknown ones."""
     reason: str
     """Empty where none is given."""
     first: int

@@ -67,7 +67,7 @@ class StageRecord:
     """Seconds after the start of the command."""
     duration_s: float | None = None
     limit_s: float | None = None
-    """Of the stage; where it was cut, of what cut it."""
+    """Limit of the stage in seconds; where it was cut, the limit of what cut it."""
     finished: RankSet = field(default_factory=RankSet)
     unfinished: RankSet = field(default_factory=RankSet)
     stacks: tuple[StackClass, ...] = ()
@@ -100,7 +100,7 @@ class Defect:
     text: str
     """Type and text of the exception."""
     file: str
-    """Of ours, from the folder on in which ddpdoctor lies."""
+    """File of ddpdoctor's own, from the folder on in which ddpdoctor lies."""
     line: int
     rank: int | None = None
 

@@ -19,7 +19,7 @@ class Call:
     """One call of a public function of torch.distributed, or of DistributedDataParallel, by one rank."""
 
     op: str
-    """As torch spells it, e.g. ``all_reduce``; ``init_process_group``, ``DistributedDataParallel`` (the wrap) and
+    """Name as torch spells it, e.g. ``all_reduce``; ``init_process_group``, ``DistributedDataParallel`` (the wrap) and
     ``DistributedDataParallel.forward`` beside the collectives."""
     group: str = ""
     """Name of the process group; empty where none belongs to it."""
@@ -37,7 +37,7 @@ class Call:
     """Root, or the other side: a global rank."""
     tag: int | None = None
     reduces: bool = True
-    """Of a forward: its backward reduces gradients over ranks, which it does not within no_sync."""
+    """Whether the backward of a forward reduces gradients over ranks, which it does not within no_sync."""
     asynchronous: bool = False
     point_to_point: bool = False
     default_group: bool = False
@@ -57,7 +57,7 @@ class Call:
     """Name of the group that a `new_group` creates: the number of groups that its rank created before. None where torch
     derives the name from the ranks (``use_local_synchronization``), or where it is not known."""
     conditions: tuple[Frame, ...] = ()
-    """As `Stand.conditions`, of a call that creates a group."""
+    """What decides whether the lines of a call that creates a group run, as in `Stand.conditions`."""
 
     @property
     def collective(self) -> bool:
@@ -129,7 +129,7 @@ class LoaderStand:
     drop_last: bool = False
     sampler: str | None = None
     frames: tuple[Frame, ...] = ()
-    """From the user's own line outwards."""
+    """Frames from the user's own line outwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +185,9 @@ class Stand:
     given_size: int | None = None
     """World size that its launcher gave it; None where none did."""
     raised: int = 0
-    """Of its calls that are known, those that came back with an exception."""
+    """How many of its calls that are known came back with an exception."""
     backend: str | None = None
-    """Of its default group, as the script asked for it."""
+    """Backend of its default group, as the script asked for it."""
     ended: bool = False
     """Its interpreter said that it ends, or it called sys.exit or os._exit."""
     still_s: float | None = None
@@ -195,7 +195,7 @@ class Stand:
     frames: tuple[Frame, ...] = ()
     """Its main thread, innermost first, at the last look; empty where it could not be read."""
     frames_before: tuple[Frame, ...] = ()
-    """The same one sample earlier."""
+    """Its main thread one sample earlier, innermost first."""
     native: tuple[NativeFrame, ...] = ()
     """Where its main thread stood below its innermost Python line, innermost first: taken where somebody asked for it,
     or where the Python lines of a rank that stalls do not say what it does."""
@@ -212,7 +212,7 @@ class Stand:
     children: tuple[ChildStand, ...] = ()
     locks: tuple[FileLock, ...] = ()
     loaders: tuple[LoaderStand, ...] = ()
-    """By place, those that were begun last at the end."""
+    """Its loaders by place, those that were begun last at the end."""
     note: str | None = None
     """Why something of it could not be read."""
     watched: bool = True
@@ -224,7 +224,7 @@ class Stand:
 
 
 BUSY_SHARE = 0.1
-"""Of one core; a process that uses more gets on, as far as can be seen."""
+"""Share of one core from which on a process gets on, as far as can be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +235,11 @@ class Standstill:
     after_s: float
     """Since the job began."""
     still_s: float
-    """For how long no rank had begun or ended a call."""
+    """Seconds for which no rank had begun or ended a call."""
     stands: tuple[Stand, ...]
     world_size: int | None = None
     interval_s: float = 0.0
-    """Between the two samples."""
+    """Seconds between the two samples."""
     stage: str = "look"
     """One of `STAGES`. ``moving``: something moved between the samples."""
     hang_timeout_s: float = 300.0
@@ -260,8 +260,8 @@ class Standstill:
 
 
 STAGES = ("withdrawn", "moving", "brief", "look", "waiting", "suspected", "reminded", "confirmed", "proved")
-"""From what says least to what says most. ``brief``: nothing moved, but for too short a time to conclude anything.
-``waiting``: ranks of other nodes are needed to say more."""
+"""Stages from the one that says least to the one that says most. ``brief``: nothing moved, but for too short a time to
+conclude anything. ``waiting``: ranks of other nodes are needed to say more."""
 
 
 def join_nodes(looks: Sequence[Standstill]) -> Standstill:

@@ -9,7 +9,7 @@ from ddpdoctor.evidence.ranks import RankSet
 
 @dataclass(frozen=True, slots=True)
 class RankMessage:
-    """The same text from some ranks."""
+    """One text that some ranks gave."""
 
     ranks: RankSet
     text: str
@@ -130,14 +130,14 @@ class ModelResult:
     unused: tuple[UnusedParameter, ...] = ()
     find_unused_needed: bool | None = None
     static_graph_ok: bool | None = None
-    """The same parameters were used in every step that was run."""
+    """Whether the same parameters were used in every step that was run."""
     steps: int = 0
     step_s: float | None = None
     step_s_with_search: float | None = None
     """Median step time with find_unused_parameters=True, in seconds."""
     errors: tuple[UserError, ...] = ()
     facts: dict[str, float | int | str | bool | None] = field(default_factory=dict)
-    """From DDP's own _get_ddp_logging_data."""
+    """Facts from DDP's own _get_ddp_logging_data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class ExceptionParts(TypedDict, total=False):
     chain: list[dict[str, Any]]
     """Exceptions before it, nearest first, with ``link``."""
     members: list[dict[str, Any]]
-    """Of a group."""
+    """Exceptions in an exception group."""
     notes: list[str]
     syntax: bool
     where: str
@@ -146,7 +146,7 @@ class ExitCall(Event, total=False):
     status: int
     text: str
     exception: ExceptionParts
-    """In whose handler the call stands."""
+    """Exception whose handler makes the call."""
 
 
 class End(Event, total=False):
@@ -236,9 +236,9 @@ class Signature(Event, total=False):
     device: str | None
     reduction: str | None
     index: int
-    """Of several wrappers or initializations."""
+    """Which of several wrappers or initializations the call belongs to."""
     ranks: Any
-    """Of a group or a wrapper that is made."""
+    """Ranks of a group or a wrapper that the call makes."""
     syncs: bool
     reduces: bool
 
@@ -307,7 +307,7 @@ class WrapperError(Event, total=False):
     event: Literal["ddp"]
     wrapper: str
     parameters: list[dict[str, Any]]
-    """As `WrapperParameter`, with ``class``."""
+    """The parameters as `WrapperParameter`, with ``class``."""
     count: int
     named_by_error: bool
     left_out: int
@@ -321,7 +321,7 @@ class WrapperError(Event, total=False):
 
 
 class Node(Event, total=False):
-    """Of an elastic agent: which node this is."""
+    """Which node this is, told by its elastic agent."""
 
     event: Literal["node"]
     node: int

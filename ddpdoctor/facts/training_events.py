@@ -99,7 +99,7 @@ class Tensors(Event, _Class, total=False):
     step: int
     models: dict[str, str]
     rows: list[Any]
-    """Of `TensorRow`."""
+    """Rows of `TensorRow`."""
     left_out: int
     wrappers: list[dict[str, Any]]
     layout: LayoutParts | None
@@ -132,14 +132,14 @@ class Step(Event, total=False):
     rates: list[float | None]
     rated: float
     wrappers: list[Any]
-    """Of `WrapperRow`."""
+    """Rows of `WrapperRow`."""
     idle: list[int]
     sites: list[list[Any]]
     """How often each line stepped it, and the frames."""
     carried: float
     exchanged: float
     weights: list[list[float]]
-    """Of each loss of the step that is a cross-entropy: over how many it is, and what one of them counts for."""
+    """For each cross-entropy loss of the step: how many tokens or samples it covers, and the weight of one of them."""
     weighed: list[Any]
     """Frames of the backward of the first of them."""
     averaged: list[list[int]]
@@ -161,7 +161,7 @@ class Compared(Event, _Class, total=False):
     optimizer: int
     step: int
     rows: list[list[Any]]
-    """Of each parameter: name, shape of the whole, dtype, sizes and offsets of the piece that this rank holds (None
+    """Row of each parameter: name, shape of the whole, dtype, sizes and offsets of the piece that this rank holds (None
     where that is not known), and the sketches of the piece before the step and of its gradient."""
     losses: list[float]
     digests: list[str]
@@ -169,7 +169,7 @@ class Compared(Event, _Class, total=False):
     cut: bool
     """There were more of them."""
     elements: int
-    """In what the model was given."""
+    """Elements of the tensors that the model was given."""
     forwards: int
     drawn: bool | None
     """Random numbers were drawn between a forward and its backward pass; None where that was not seen."""
@@ -204,7 +204,7 @@ class Numbers(TypedDict, total=False):
 
 
 class Losses(Event, Numbers, total=False):
-    """Of how many backward passes numbers were looked at."""
+    """Counts of backward passes, of those in which a number was read, and of numbers that were not finite."""
 
     event: Literal["losses"]
     count: int
@@ -265,7 +265,7 @@ class Times(Event, total=False):
     columns: list[Any]
     """Rows of `Column`."""
     looks: list[Any]
-    """Of `LookRow`."""
+    """Rows of `LookRow`."""
 
 
 class Evaluation(Event, total=False):

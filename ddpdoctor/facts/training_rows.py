@@ -28,7 +28,7 @@ class WrapperRow(NamedTuple):
     number: int
     synced: int
     alone: int
-    """With and without a reduction."""
+    """Forward passes without a reduction of gradients; ``synced`` are those with one."""
     last: int
     """Kind of the last one: 1 with, 0 without, -1 there was none."""
     bypass: Any
@@ -47,7 +47,7 @@ class LookRow(NamedTuple):
 
 
 PHASES = 7
-"""In which the time of a step is spent; `core.stopwatch` of the hook names them."""
+"""Number of phases into which the time of a step is divided; `core.stopwatch` of the hook names them."""
 
 
 class Column(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 MAGIC = b"DDPRING1"
 BLIND = b"DDPBLIND"
-"""In its place: calls are missing."""
+"""Written over `MAGIC` where calls are missing."""
 HEADER = 4096
 """Bytes before the first record."""
 RECORD = 64

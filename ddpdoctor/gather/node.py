@@ -25,11 +25,11 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 NAME_LIMIT_S = 3.0
-"""For each name look-up of this node. The whole stage has 10 s (`ddpdoctor.launch.plan.DEFAULT_LIMITS`)."""
+"""Seconds for each name look-up of this node. The whole stage has 10 s (`ddpdoctor.launch.plan.DEFAULT_LIMITS`)."""
 TOOL_LIMIT_S = 8.0
-"""For the vendor's tool: without persistence mode nvidia-smi initialises each GPU, 1-2 s for eight."""
+"""Seconds for the vendor's tool: without persistence mode nvidia-smi initializes each GPU, 1-2 s for eight."""
 SCAN_LIMIT_S = 5.0
-"""For reading /proc and the file system; tens of milliseconds unless something is stuck."""
+"""Seconds for reading /proc and the file system; tens of milliseconds unless something is stuck."""
 
 
 def gather_node(

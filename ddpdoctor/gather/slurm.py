@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ddpdoctor.gather.deadline import ToolError, run_tool
 
 LIMIT_S = 3.0
-"""For one answer of slurmctld. Slurm sends SIGKILL after KillWait or GraceTime, 30 s by default."""
+"""Seconds for one answer of slurmctld. Slurm sends SIGKILL after KillWait or GraceTime, 30 s by default."""
 _NONE = ("", "None", "N/A", "Unknown")
 _STATES = {
     "PREEMPTED": "Slurm preempted the job",
@@ -16,7 +16,7 @@ _STATES = {
     "NODE_FAIL": "Slurm lost a node of the job",
     "CANCELLED": "the job was canceled in Slurm",
 }
-"""Of a job (squeue(1), JOB STATE CODES)."""
+"""State of a job (squeue(1), JOB STATE CODES) -> words on why it ended."""
 
 
 def ask_why_ended(environ: Mapping[str, str]) -> str | None:

@@ -17,7 +17,7 @@ STATES = ("active", "withdrawn", "suppressed")
 """Suppressed: the user has said that it is not to count, see ``ddpdoctor.judge.suppression``."""
 
 SUPPRESSORS = ("comment", "configuration", "baseline")
-"""By which a finding may be suppressed."""
+"""Means by which a finding may be suppressed."""
 
 PLACE_DETAILS = ("function", "source", "host", "column", "cell", "indent")
 """Fields of a place that are absent where they do not apply."""
@@ -38,7 +38,7 @@ class Where:
     column: int | None = None
     """Counted from 1; known where source was read."""
     cell: int | None = None
-    """Of a notebook, counted from 1; the line is one of the cell."""
+    """Cell of a notebook, counted from 1; the line is one of the cell."""
     indent: int | None = None
     """Columns of white space before ``source``; known where source was read."""
 
@@ -116,9 +116,9 @@ class Suppression:
     by: str
     """comment, configuration or baseline."""
     reason: str | None = None
-    """As given; None where there is none to give."""
+    """Reason as given; None where there is none to give."""
     line: int | None = None
-    """Of the comment."""
+    """Line of the comment."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report form; what does not apply is absent."""
@@ -159,7 +159,7 @@ class Finding:
     code: str = ""
     name: str = ""
     suppression: Suppression | None = None
-    """Of a finding whose state is suppressed."""
+    """Who suppressed the finding, where its state is suppressed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report form (``findings[]`` of the schema)."""

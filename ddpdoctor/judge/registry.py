@@ -52,7 +52,7 @@ class Check:
     """Evidence kinds; when one is absent the function is not called."""
     function: Callable[[Evidence], Iterable[Finding]]
     pages: tuple[CodePage, ...] = ()
-    """Of its codes; before it is registered only those that it brings itself."""
+    """Pages of its codes; before it is registered only those that it brings itself."""
     required: bool = True
     """Whether "healthy" may be said although this check could not look."""
     source: str = OURS

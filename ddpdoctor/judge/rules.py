@@ -24,8 +24,8 @@ class LintRule:
     (a file that starts a job as a `LaunchFile`, and all scripts that are read together)."""
     detect: Detector
     setups: bool = False
-    """Of ``program``: whether it is also given what each function does that makes the process group by itself, from its
-    own first line on (`Trace.setup`): libraries have functions that no file that is read calls."""
+    """Whether a rule that reads ``program`` is also given what each function does that makes the process group by
+    itself, from its own first line on (`Trace.setup`): libraries have functions that no file that is read calls."""
 
     @property
     def name(self) -> str:

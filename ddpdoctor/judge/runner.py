@@ -142,7 +142,7 @@ class _Outcome:
     decides: bool
     """What it could not look at decides whether all is well."""
     clock: int | None
-    """Of the thread's processor time, where the system has one."""
+    """Clock of the thread's processor time, where the system has one."""
 
     def __init__(self) -> None:
         self.findings, self.status, self.reason, self.clock = [], "", None, None

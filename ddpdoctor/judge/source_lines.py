@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddpdoctor.evidence.job import ExceptionRecord
+from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.judge.finding import EvidenceItem, Finding
 
 COLLECTIVES = "COL"
 """Family of codes that are one defect in different stages: what waits there may be seen as another code of it."""
+SIDE = "side"
+"""Detail of a finding on collectives that do not match; ``unknown`` where its check cannot say which ranks differ."""
 
 
 def join_source(live: Sequence[Finding], read: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -64,3 +66,47 @@ def find_foreseen(exceptions: Sequence[ExceptionRecord], read: Sequence[Finding]
         item = EvidenceItem("exception", f"failed there with {words}", ranks)
         return replace(source, victims=ranks, evidence=(*source.evidence, item), confidence="medium")
     return None
+
+
+def explain_mismatch(
+    finding: Finding, stacks: Sequence[ExceptionRecord | CrashRecord], read: Sequence[Finding]
+) -> Finding:
+    """Return what was read of a collective that only some ranks reach, where a mismatch of collectives ended the job.
+
+    gloo and NCCL notice a mismatch by sizes alone, on a rank that may be any. A rank that was inside of a call which
+    the source keeps from others shows what did not match. A mismatch whose side is known stays as it is.
+
+    Args:
+        finding: of the job.
+        stacks: of its ranks as they ended.
+        read: in the source.
+    """
+    if finding.details.get(SIDE) != "unknown":
+        return finding
+    for source in read:
+        if source.code[:3] != COLLECTIVES or source.severity not in ("error", "warning") or not source.where:
+            continue
+        if all(place.role != "condition" for place in source.where):
+            continue
+        line = (source.where[0].file, source.where[0].line)
+        inside = RankSet(
+            each.rank
+            for each in stacks
+            if each.rank is not None and any((frame.file, frame.line) == line for frame in each.frames)
+        )
+        others = RankSet(each.rank for each in stacks if each.rank is not None).minus(inside)
+        if inside and others:
+            read_there = (replace(place, ranks=inside) for place in source.where)
+            return replace(
+                source,
+                message=f"{source.message.rstrip('.')}. There the collectives of the ranks no longer match.",
+                ranks=inside,
+                victims=others,
+                where=(*read_there, *(p for p in finding.where if (p.file, p.line) != line)),
+                evidence=(*source.evidence, *finding.evidence),
+                severity=finding.severity,
+                confidence="high",
+                role=finding.role,
+                decisive=finding.decisive,
+            )
+    return finding

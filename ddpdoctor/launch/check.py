@@ -28,7 +28,7 @@ from ddpdoctor.launch.world.state import WORLD_STAGES
 from ddpdoctor.launch.world.supervisor import Supervisor
 
 EXCHANGE_LIMIT_S = 20.0
-"""For sending and receiving the evidence of all nodes after the world has ended."""
+"""Seconds for sending and receiving the evidence of all nodes after the world has ended."""
 EXCHANGE_AFTER_CUT_S = 45.0
 """The others may need the limit of their own stage to notice that the world is gone."""
 

@@ -41,8 +41,8 @@ from ddpdoctor.launch.smoke import list_accelerators, run_smoke, smoke_file
 from ddpdoctor.launch.wire import EventReader
 
 IMPORT_LIMIT_S = 900.0
-"""For importing torch and listing devices. A warm laptop takes 2 s, a cold network file system minutes; longer is
-said to be longer, and nothing else."""
+"""Seconds for importing torch and listing devices. A warm laptop takes 2 s, a cold network file system minutes; longer
+is said to be longer, and nothing else."""
 POLL_S = 0.005
 RESOLVE_LIMIT_S = 5.0
 """The resolver's own default is 5 s a try (resolv.conf(5), timeout); longer is a fault worth naming."""

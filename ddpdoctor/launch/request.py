@@ -53,11 +53,11 @@ class CheckRequest:
     stages: tuple[str, ...] = DEFAULT_STAGES
     """Selected stages, in order."""
     strategies: tuple[str, ...] = ()
-    """Of `STRATEGIES`; empty means all, where the stage is selected."""
+    """Selected strategies of `STRATEGIES`; empty means all, where the stage is selected."""
     full: bool = False
     """The long bandwidth sweep."""
     collectives: tuple[str, ...] = ()
-    """Of `SWEEP_OPERATIONS`."""
+    """Selected collectives of `SWEEP_OPERATIONS`."""
     sizes: tuple[int, ...] = ()
     """Total bytes, ascending."""
     iterations: int | None = None
@@ -99,7 +99,7 @@ class CheckOutcome:
 
     evidence: Evidence
     started_at: datetime
-    """With a time zone."""
+    """When the check started, with a time zone."""
     duration_s: float
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds per stage and of ddpdoctor's own phases."""

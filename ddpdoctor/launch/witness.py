@@ -21,7 +21,7 @@ MARK = "DDPDOCTOR_CHECK"
 SEMAPHORES = "/dev/shm"
 """Where Linux keeps named semaphores (sem_overview(7)); those of multiprocessing begin with the mark."""
 PATIENCE_S = 30.0
-"""For processes that are stuck in the kernel; what they hold cannot be taken from them."""
+"""Seconds to wait for processes that are stuck in the kernel; what they hold cannot be taken from them."""
 
 
 def main(directory: str, value: str) -> None:

@@ -18,7 +18,7 @@ from ddpdoctor.launch import witness
 LONGEST_BASE = 60
 """Unix sockets have paths of at most 107 bytes (unix(7)); ours need up to 42 below the base directory."""
 LEAVING_S = 5.0
-"""For the witness to end once it was told that nothing is left to do, which takes a millisecond."""
+"""Seconds for the witness to end once it was told that nothing is left to do, which takes a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ LINE_WIDTH = 110
 """Values whose compact form is shorter stay on one line; the width at which this project's own code wraps."""
 
 ROW_DEPTH = 3
-"""From this depth on (one row of a list such as ``evidence.links``) a value is one line, so that a report of
-16,384 ranks stays readable with line tools; findings are written out in full."""
+"""Depth from which on a value is one line (one row of a list such as ``evidence.links``), so that a report of 16,384
+ranks stays readable with line tools; findings are written out in full."""
 
 
 class JsonRenderer:

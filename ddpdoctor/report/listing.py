@@ -17,7 +17,7 @@ LABEL = 6
 LEAST_SOURCE = 24
 """Columns that source keeps before the words beside it are left out."""
 STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
-PLURALS = {"error": "error", "warning": "warning", "info": "note"}
+SEVERITIES = ("error", "warning", "info")
 SIDES = {
     "if": "only some ranks enter",
     "else": "only some ranks enter",
@@ -36,10 +36,14 @@ def count_findings(report: Report) -> str:
     """Return ``2 errors, 1 warning in 1 file``."""
     active = [each for each in report.findings if each.state == "active"]
     counted = Counter(each.severity or "error" for each in active)
-    words = dict.fromkeys([*PLURALS, *counted])
-    parts = [count(counted[word], PLURALS.get(word, word)) for word in words if counted[word]]
+    words = dict.fromkeys([*SEVERITIES, *counted])
+    parts = [_count_of(counted[word], word) for word in words if counted[word]]
     files = len({each.where[0].file for each in active if each.where})
     return f"{', '.join(parts)} in {count(files, 'file')}"
+
+
+def _count_of(number: int, severity: str) -> str:
+    return f"{number:,} info" if severity == "info" else count(number, severity)
 
 
 def put_listing(paper: Paper, findings: Sequence[Finding], *, verbose: bool) -> None:
@@ -66,7 +70,7 @@ def _put_title(paper: Paper, finding: Finding) -> None:
     proven = finding.details.get("proven")
     sure = proven if isinstance(proven, str) else f"{finding.confidence} confidence"
     severity = finding.severity or "error"
-    words = [PLURALS.get(severity, severity), sure]
+    words = [severity, sure]
     style = STYLES.get(severity)
     paper.put_parts(f"{name}{finding.code} {finding.name}", words, hang=INDENT, style=style)
 

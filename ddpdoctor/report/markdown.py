@@ -151,11 +151,7 @@ def _write_first(finding: Finding, report: Report) -> str:
 
 
 def _write_other(finding: Finding, report: Report) -> str:
-    kind = (
-        "follows"
-        if finding.role == "consequence"
-        else {"info": "note"}.get(finding.severity or "", finding.severity)
-    )
+    kind = "follows" if finding.role == "consequence" else finding.severity
     title = f"{kind}: {finding.code} {finding.name}: {clip(tidy(finding.message), 160)}"
     parts = [f"{escape(finding.message)}\n", *_write_body(finding, report)]
     if finding.evidence:

@@ -41,7 +41,7 @@ def escape(text: str, *, inside: bool = False) -> str:
 
 
 def _escape_lines(match: re.Match[str]) -> str:
-    """Between letters low lines are no emphasis (section 6.4), and names stay readable in the raw text."""
+    """Escape low lines, but not between letters: there they are no emphasis (section 6.4), and names stay readable."""
     before, after = match.string[: match.start()][-1:], match.string[match.end() :][:1]
     return match[0] if before.isalnum() and after.isalnum() else "\\_" * len(match[0])
 

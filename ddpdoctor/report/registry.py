@@ -33,7 +33,7 @@ class RenderOptions:
     scrub: Callable[[str], str] | None = None
     """Takes secrets out of a text; for renderings that are meant to be published."""
     read_source: ReadSource | None = None
-    """For renderers that show lines around those that a finding quotes."""
+    """Reads source for renderers that show lines around those that a finding quotes."""
 
 
 class Renderer(Protocol):

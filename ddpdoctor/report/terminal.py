@@ -335,12 +335,12 @@ def _put_row(paper: Paper, row: CheckRow) -> None:
 def _put_remarks(paper: Paper, report: Report, notes: Sequence[Finding], *, verbose: bool) -> None:
     """Notes, then everything that is no pass and no finding, counted by reason."""
     for note in notes:
-        paper.put(note.message, label=f"note {note.code} {note.name}", indent=2, label_style="cyan")
+        paper.put(note.message, label=f"info {note.code} {note.name}", indent=2, label_style="cyan")
         for fix in note.fix[:1]:
             paper.put(f"{fix.text}: {fix.command}" if fix.command else fix.text, indent=7)
     untried = describe_untried(report.world.torch) if report.command == "check" else None
     if untried is not None:
-        paper.put(untried, label="note", indent=2, label_style="cyan")
+        paper.put(untried, label="info", indent=2, label_style="cyan")
     for status, words in (("error", "failed to run"), ("unknown", "inconclusive"), ("skipped", "skipped")):
         rows = [row for row in report.checks if row.status == status]
         if not verbose:

@@ -35,7 +35,7 @@ class TimelineRow:
     zero: bool
     host: str = ""
     seconds: float = 0.0
-    """From the zero of the axis."""
+    """Seconds from the zero of the axis."""
 
 
 def list_events(report: Report) -> list[TimedEvent]:

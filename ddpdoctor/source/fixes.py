@@ -26,7 +26,7 @@ class Wanted:
     source: str
     """Text of the line when it was read."""
     details: Mapping[str, object] = field(default_factory=dict)
-    """Of what was read."""
+    """Details of the finding, by name."""
 
 
 @dataclass(frozen=True, slots=True)

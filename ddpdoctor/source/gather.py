@@ -31,7 +31,7 @@ from ddpdoctor.source.rules import FactFinder, find_in_launch
 
 Row = TypeVar("Row")
 MANY_LINES = 50_000
-"""From which on further processes save more time than they cost."""
+"""Number of lines from which on further processes save more time than they cost."""
 
 
 def read_sources(

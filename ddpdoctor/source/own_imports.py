@@ -13,7 +13,7 @@ from ddpdoctor.source.gather import name_path
 
 MOST_FILES = 200
 LIMIT_S = 3.0
-"""Of reading: `run` does it beside a job that starts."""
+"""Seconds for reading: `run` does it beside a job that starts."""
 
 
 def read_program(script: Path, root: Path) -> list[Script]:

@@ -14,7 +14,7 @@ from ddpdoctor.errors import DoctorError
 from ddpdoctor.watch.keeping import anchor, open_folder
 
 RUNS = "ddpdoctor-runs"
-"""Below the working directory, unless --run-dir says otherwise."""
+"""Folder of the run directories, below the working directory, unless --run-dir says otherwise."""
 
 
 @dataclass(slots=True)
@@ -23,11 +23,11 @@ class RunDirectory:
 
     path: Path
     private: Path
-    """For sockets, whose paths may have 107 bytes at most (unix(7)); removed at the end."""
+    """Directory for sockets, whose paths may have 107 bytes at most (unix(7)); removed at the end."""
     note: str | None = None
     """Why the files are not where they were asked for."""
     descriptor: int | None = None
-    """Of the directory, which the job may rename, remove, or replace by a link."""
+    """Open descriptor of the run directory, which the job may rename, remove, or replace by a link."""
 
     @property
     def kept(self) -> Path:

@@ -14,6 +14,7 @@ from ddpdoctor.evidence import (
     RankSet,
     SmokeResult,
 )
+from ddpdoctor.facts.xids import XIDS
 from ddpdoctor.testing import (
     assert_finds,
     assert_passes,
@@ -21,7 +22,7 @@ from ddpdoctor.testing import (
     make_world,
 )
 from ddpdoctor_checks import backends
-from ddpdoctor_checks.backends.hardware import APPLICATION_XIDS
+from ddpdoctor_checks.backends.hardware import NO_SIGNS
 from ddpdoctor_checks.backends.support import supports
 from tests.checks.gpu_worlds import (
     H200,
@@ -335,7 +336,7 @@ def test_signs_of_a_faulty_device(changes: dict[str, Any], words: str) -> None:
 
 
 def test_contained_and_unknown_xids_are_warnings() -> None:
-    for number in (63, 94, 9999):
+    for number in (32, 63, 94, 9999):
         world = with_device(make_gpu_world(2), 0, xid=(f"Xid {number}, pid=1",))
         assert_finds(backends.find_device_faulty, world, code="BKD010", severity="warning")
 
@@ -360,11 +361,24 @@ def test_a_gpu_that_lacks_the_links_of_all_others_is_a_warning() -> None:
     assert str(found.ranks) == "2"
 
 
-@pytest.mark.parametrize("number", sorted(APPLICATION_XIDS))
-def test_xids_that_a_program_raises_say_nothing_of_the_device(number: int) -> None:
+@pytest.mark.parametrize("number", sorted(number for kind in NO_SIGNS for number in XIDS[kind]))
+def test_xids_of_programs_and_those_that_follow_others_say_nothing_of_the_device(number: int) -> None:
     assert_passes(
         backends.find_device_faulty, with_device(make_gpu_world(2), 0, xid=(f"Xid {number}, pid=1",))
     )
+
+
+@pytest.mark.parametrize(
+    ("action", "faulty"),
+    [("0x0 (None) to 0x2 (Node Reboot Required)", True), ("0x1 (GPU Reset Required) to 0x0 (None)", False)],
+)
+def test_a_recovery_that_the_driver_asks_for_is_a_fault(action: str, faulty: bool) -> None:
+    text = f"Xid 154, GPU recovery action changed from {action} (3 min ago)"
+    world = with_device(make_gpu_world(2), 0, xid=(text,))
+    if faulty:
+        assert_finds(backends.find_device_faulty, world, code="BKD010", severity="error")
+    else:
+        assert_passes(backends.find_device_faulty, world)
 
 
 def test_permissions_that_hide_counters_are_no_fault() -> None:

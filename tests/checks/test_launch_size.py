@@ -86,3 +86,16 @@ def test_other_launchers_are_not_asked() -> None:
     assert read_count(("python", "-m", "accelerate.commands.launch", "--num_processes", "3", "t.py")) == 3
     _, _, rows = judge(Job(2, exit_code=0))
     assert rows["crash.launch_size"].status == "pass"
+
+
+def test_script_that_lacks_the_variables_of_ranks_fails_for_the_launch() -> None:
+    job = launched("--num_processes", "2")
+    job.exit_code = 1
+    job.raises(
+        0,
+        "ValueError",
+        "Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set",
+    )
+    findings, verdict, _ = judge(job)
+    assert (verdict.code, findings[0].code, findings[0].severity) == ("ENV021", "ENV021", "error")
+    assert [(each.code, each.role) for each in findings[1:]] == [("ENV001", "consequence")]

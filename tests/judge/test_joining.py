@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.job import ExceptionRecord
+from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord
 from ddpdoctor.judge import Finding, Where
-from ddpdoctor.judge.source_lines import find_foreseen, join_source
+from ddpdoctor.judge.source_lines import explain_mismatch, find_foreseen, join_source
 
 
 def place(line: int, role: str, file: str = "train.py") -> Where:
@@ -90,3 +90,49 @@ def test_failure_that_nothing_explains_is_what_was_read_of_its_line() -> None:
 )
 def test_failure_elsewhere_or_doubt_explains_nothing(failed: ExceptionRecord, read: Finding) -> None:
     assert find_foreseen([failed], [read]) is None
+
+
+MISMATCH = Finding(
+    "Rank 0 failed first: ranks issued mismatched collectives.",
+    ranks=RankSet([0]),
+    where=(place(6, "culprit"), Where(RankSet([1, 2]), "victim", "train.py", 30, "main", "line 30")),
+    code="COL003",
+    severity="error",
+    confidence="medium",
+    details={"got": "216", "side": "unknown"},
+    decisive=True,
+)
+INSIDE = CrashRecord(7, "Aborted", (Frame("train.py", 6, "f"), Frame("train.py", 8, "g")), rank=0)
+LOST = [
+    ExceptionRecord(pid, "RuntimeError", "Connection closed", (Frame("train.py", 30, "g"),), rank=pid)
+    for pid in (1, 2)
+]
+
+
+def test_a_mismatch_inside_of_a_call_that_only_some_ranks_reach_is_that_call() -> None:
+    found = explain_mismatch(MISMATCH, [INSIDE, *LOST], [replace(READ, severity="warning")])
+    assert (found.code, str(found.ranks), str(found.victims)) == ("COL002", "0", "1-2")
+    assert found.message.startswith("barrier at train.py:8 is called only where rank == 0. There")
+    assert (found.confidence, found.severity, found.decisive) == ("high", "error", True)
+    assert [(each.line, str(each.ranks)) for each in found.where] == [
+        (8, "0"),
+        (7, "0"),
+        (6, "0"),
+        (30, "1-2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("live", "stacks", "read"),
+    [
+        (MISMATCH, [INSIDE], READ),  # of the others nothing is known
+        (MISMATCH, LOST, READ),  # no rank was there
+        (MISMATCH, [INSIDE, *LOST], replace(READ, where=(place(8, "culprit"),))),
+        (MISMATCH, [INSIDE, *LOST], replace(READ, code="DAT001")),
+        (replace(MISMATCH, details={"odd": [1]}), [INSIDE, *LOST], READ),
+    ],
+)
+def test_a_mismatch_that_the_source_does_not_explain_stays(
+    live: Finding, stacks: list[ExceptionRecord | CrashRecord], read: Finding
+) -> None:
+    assert explain_mismatch(live, stacks, [read]) is live

@@ -239,3 +239,44 @@ def test_who_may_shuffle_the_samples_is_not_told_their_order() -> None:
     several = facts_in(HEAD + "frame = frame.sample(frac=1.0)\n" + source)
     (fact,) = [each for each in several if each.rule == "loader-unsharded"]
     assert fact.details == {"order": "any order"}
+
+
+BRANCHES = """if args.{option}:
+        sampler = DistributedSampler(train_set)
+    else:
+        sampler = torch.utils.data.RandomSampler(train_set)
+    loader = DataLoader(train_set, 8, sampler=sampler)  # HERE"""
+
+
+def test_sampler_without_ranks_on_one_side_of_an_option_is_asked_about() -> None:
+    source = FUNCTIONS.format(loader=BRANCHES.format(option="repeated"), before="sampler.set_epoch(epoch)")
+    (fact,) = [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")]
+    assert (fact.rule, fact.details["option"]) == ("loader-doubted", "args.repeated")
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "option", ["distributed", "world_size > 1", "n_gpus > 1", "multiprocessing", "rank is not None"]
+)
+def test_sampler_without_ranks_for_one_rank_alone(option: str) -> None:
+    source = FUNCTIONS.format(loader=BRANCHES.format(option=option), before="sampler.set_epoch(epoch)")
+    assert [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")] == []
+
+
+def test_data_that_are_not_followed_to_their_making_are_asked_about() -> None:
+    source = FUNCTIONS.replace("train_set = Photos(args.path)", "train_set = registry.build(args)")
+    plain = source.format(loader="loader = DataLoader(train_set, 8, shuffle=True)", before="pass")
+    (fact,) = [each for each in facts_in(HEAD + plain) if each.rule.startswith("loader-")]
+    assert (fact.rule, fact.details["why"]) == ("loader-doubted", "unknown")
+    sharded = source.replace("build(args)", "build(args, shard=args.rank)")
+    sharded = sharded.format(loader="loader = DataLoader(train_set, 8, shuffle=True)", before="pass")
+    assert [each for each in facts_in(HEAD + sharded) if each.rule.startswith("loader-")] == []
+
+
+def test_order_that_each_rank_draws_for_itself_is_asked_about() -> None:
+    source = FUNCTIONS.replace(
+        "train_set = P", "torch.manual_seed(args.seed + dist.get_rank())\n    train_set = P"
+    )
+    source = source.format(loader="loader = DataLoader(train_set, 8, shuffle=True)", before="pass")
+    (fact,) = [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")]
+    assert (fact.rule, fact.details["why"]) == ("loader-doubted", "apart")

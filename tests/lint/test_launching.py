@@ -59,6 +59,7 @@ WRONG = [
     ("ENV014", "warning", "dist.init_process_group('nccl')\nnet = torch.nn.Linear(2, 2).cuda(args.gpu)\nos.environ.update(CUDA_LAUNCH_BLOCKING='1')  # here\n"),
     ("NET009", "error", "os.environ['MASTER_PORT'] = '99999'  # here\n"),
     ("NET009", "error", "PORT = 70000\ndist.init_process_group('gloo', init_method=f'tcp://localhost:{PORT}', rank=0, world_size=2)  # here\n"),
+    ("NET009", "error", "parser.add_argument('--dist-url', default='tcp://localhost:72345')  # here\n"),
     ("NET009", "warning", "store = dist.TCPStore('node1', 80, 2, True)  # here\n"),
     ("NET010", "warning", "dist.init_process_group('gloo', init_method='file:///tmp/rendezvous', rank=r, world_size=2)  # here\n"),
     ("NET010", "warning", "PATH = os.path.join('/shared', 'job')\ndef setup(rank):\n    dist.init_process_group('gloo', 'file://' + PATH, rank=rank, world_size=4)  # here\n"),

@@ -80,6 +80,7 @@ def make(
         make(PLAIN, "loss = F.mse_loss(model.module(x), y)  # HERE"),
         make(PLAIN, "loss = F.mse_loss(net(x), y) * 2  # HERE"),
         make(PLAIN, "loss = core(x).sum()  # HERE", between="core = model.module"),
+        make(PLAIN, "loss = bare(x).sum()  # HERE", between="bare = model.module if ddp else model"),
         make(LEARNER, "loss = F.l1_loss(self.net(x), y)  # HERE"),
         make(LEARNER, "out = self.ddp.module(x)  # HERE\n        loss = out - y"),
         make(OWN, "loss = model.module.loss(x, y)  # HERE"),
@@ -104,6 +105,11 @@ def test_training_goes_around_the_wrapper(source: str) -> None:
         make(PLAIN, "loss = F.mse_loss(model(x), net(x).detach())"),
         make(PLAIN, "model.module(x)\n    loss = model(x).sum()"),
         make(PLAIN, "loss = compute(model, x) + model.module(x)"),
+        make(
+            PLAIN,
+            "loss = model(x).sum()\n    bare(x)",
+            between="bare = model.module if ddp else model",
+        ),
         make(PLAIN, "losses.append(net(x))\n    loss = sum(losses)", between="losses = []"),
         make(PLAIN, "loss = net(x).sum()").replace(
             "    optimizer.step()", "    for p in net.parameters():\n        dist.all_reduce(p.grad)\n    optimizer.step()"

@@ -35,6 +35,7 @@ WRONG = [
     ("COL003", "error", GLOO + "if rank == 0:\n    dist.all_reduce(t)  # here\nelse:\n    dist.reduce(t, 0)\n"),
     ("COL003", "warning", GLOO + "if is_main_process():\n    dist.broadcast(t, 0)  # here\nelse:\n    dist.barrier()\n"),
     ("COL003", "error", GLOO + "dist.gather(t, out, dst=dist.get_rank())  # here\n"),
+    ("COL003", "error", "def share(t):\n    dist.broadcast(t, src=dist.get_rank())  # here\n"),
     ("COL003", "error", "def share(t):\n    rank = int(os.environ['RANK'])\n    dist.broadcast(t, (rank + 1) % 2)  # here\n" + GLOO + "share(1)\n"),
 ]  # fmt: skip
 
@@ -83,6 +84,7 @@ RIGHT = [
     GLOO + "if rank == 0:\n    dist.broadcast(t, src=0)\nelse:\n    dist.broadcast(u, 0)\n",
     GLOO + "if rank == 0:\n    dist.broadcast(t, src=args.root)\nelse:\n    dist.broadcast(u, 0)\n",
     GLOO + "if rank == 0:\n    dist.gather(t, out, 0)\nelse:\n    dist.gather(t, None, 0)\n",
+    "def share(t):\n    if dist.get_rank() == 0:\n        dist.broadcast(t, dist.get_rank())\n    else:\n        dist.broadcast(t, 0)\n",
     GLOO + "for root in range(4):\n    dist.broadcast(t, src=root)\n",
     GLOO + "group = dist.new_group([0, 1])\ndist.broadcast(t, src=rank // 2 * 2, group=group)\n",
     GLOO + "leader = rank - rank % 4\ndist.broadcast(t, src=leader)\n",

@@ -146,6 +146,60 @@ def test_optimizer_that_is_restored_or_begins_anew(restore: str, count: str) -> 
     assert resume(restore, count) == []
 
 
+RETURNED = """
+def load(path, model, optimizer):
+    checkpoint = torch.load(path, map_location="cpu")
+    iteration = checkpoint["iteration"]
+    {restore}
+    model.load_state_dict(checkpoint["model"])
+    return model, optimizer, iteration
+def main(args):
+    dist.init_process_group("gloo")
+    model = DDP(build(args))
+    optimizer = torch.optim.Adam(model.parameters())
+    model, optimizer, iteration = load(args.path, model, optimizer)
+    for x in batches:
+        model(x).sum().backward()
+        optimizer.step()
+    if dist.get_rank() == 0:
+        torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "iteration": 9}}, args.out)
+    dist.destroy_process_group()
+main(parse())
+"""
+
+
+def test_count_that_a_function_gives_back_is_gone_on_from() -> None:
+    (found,) = of(lint(RETURNED.format(restore="pass")), "CKP007")
+    assert "torch.load" in (found.where[0].source or "")
+    restored = 'optimizer.load_state_dict(checkpoint["optimizer"])'
+    assert of(lint(RETURNED.format(restore=restored)), "CKP007") == []
+
+
+def test_class_of_the_program_makes_no_group_by_its_name() -> None:
+    text = START.format(before="pass", after="dist.barrier()").replace(
+        'dist.init_process_group("nccl")', "pass"
+    )
+    submit = "import train\nclass Trainer:\n    def __call__(self):\n        train.main(0)\nexecutor.submit(Trainer())\n"
+    assert of(lint(text, submit=submit), "ENV019")
+
+
+def test_wrap_below_a_test_for_several_ranks_is_asked_about() -> None:
+    text = """
+    def main(rank, args):
+        torch.cuda.set_device(rank)
+        model = build(args)
+        if args.world_size > 1:
+            model = DDP(model, device_ids=[rank])
+    if __name__ == "__main__":
+        mp.spawn(main, args=(parse(),), nprocs=2)
+    """
+    assert [each.role for each in ask(text) if each.code == "ENV019"] == [QUESTION]
+    made = text.replace(
+        "torch.cuda.set_device(rank)", "dist.init_process_group('nccl', rank=rank, world_size=2)"
+    )
+    assert [each for each in ask(made) if each.code == "ENV019"] == []
+
+
 def test_loop_that_trains_the_model_inside_of_the_wrapper() -> None:
     (found,) = of(loop("out = model.module(x)"), "DDP005")
     assert found.severity in ("error", "warning")

@@ -100,6 +100,9 @@ def test_no_sync_is_around_the_forward_too(source: str) -> None:
             body="loss = self.compute(x, y)\n            self.scaler.scale(loss).backward()  # HERE",
             step=SCALED,
         ),
+        LOOP.format(body="model(x).sum().backward()  # HERE", step=EVERY).replace(
+            "N", "gradient_accumulation_steps"
+        ),
         LOOP.format(
             body="for part in x.chunk(4):\n        model(part).sum().backward()  # HERE",
             step="optimizer.step()\n    optimizer.zero_grad()",
@@ -123,6 +126,9 @@ def test_each_micro_batch_is_reduced(source: str) -> None:
         LOOP.format(
             body="model(x).sum().backward()", step=EVERY + "\n        model.require_backward_grad_sync = True"
         ),
+        LOOP.format(body="with engine.accumulate(model):\n        model(x).sum().backward()", step=EVERY),
+        "engine = Engine(gradient_accumulation_steps=4)\n"
+        + LOOP.format(body="model(x).sum().backward()", step=EVERY),
         LOOP.format(body="model(x).sum().backward()", step=EVERY).replace("DDP(", "("),
         LOOP.format(body="g(model(x)).backward()\n    model(y).sum().backward()", step=EVERY),
         LOOP.format(

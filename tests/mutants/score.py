@@ -72,7 +72,7 @@ def _precision(results: Sequence[Result]) -> str:
     said = [verdict for _, _, verdict in judge(results)]
     true = said.count("true")
     judged = sum(bool(verdict) for verdict in said)
-    open_ = f", {len(said) - judged} not judged yet" if judged < len(said) else ""
+    open_ = f", {len(said) - judged} not evaluated yet" if judged < len(said) else ""
     return f"precision {_share(true, judged)}{open_}"
 
 

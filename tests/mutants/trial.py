@@ -161,10 +161,21 @@ def _try_edit(
                 shutil.copyfile(source.root / name, root / name)
         said = read(root, program.files)
     known = {
-        (each.code, each.file, moved.get(each.line, -1) if each.file == file.name else each.line)
+        (
+            each.code,
+            each.file,
+            moved.get(each.line, -1) if each.file == file.name else each.line,
+            each.question,
+        )
         for each in correct
     }
-    new = [each for each in said if (each.code, each.file, each.line) not in known]
+    # What was asked of the correct code and is now found was found.
+    new = [
+        each
+        for each in said
+        if (each.code, each.file, each.line, False) not in known
+        and not (each.question and (each.code, each.file, each.line, True) in known)
+    ]
     hits = [each for each in new if each.code in operator.codes and not each.question]
     asked = not hits and any(each.code in operator.codes for each in new)
     placed = [each for each in hits if any(name == file.name and line in right for name, line in each.lines)]

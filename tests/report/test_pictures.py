@@ -173,6 +173,23 @@ def test_a_crash_shows_who_failed_first_and_what_followed() -> None:
     assert draw_failure(make_crash(), RankSet(), RankSet(), Caps()) is None
 
 
+def test_a_death_that_was_noticed_late_is_not_drawn_after_what_it_caused() -> None:
+    crash = make_crash()
+    killed = replace(
+        crash,
+        processes=(
+            make_process(0, 13.0, signal=15),
+            make_process(1, 12.0, signal=9),
+            make_process(2, 13.0, signal=15),
+        ),
+        exceptions=crash.exceptions[:1],
+    )
+    figure = draw_failure(killed, RankSet([1]), RankSet([0, 2]), Caps())
+    assert figure is not None
+    assert "0 s SIGKILL (noticed 1.5 s later)" in figure.drawing
+    assert "-1.5 s" not in figure.drawing
+
+
 def make_training(looks: Sequence[StepLook], **parts: object) -> Evidence:
     ranks = RankSet.span(4)
     setup = OptimizerSetup(1, "SGD", ranks, **{k: v for k, v in parts.items() if k == "peers"})  # type: ignore[arg-type]

@@ -37,14 +37,22 @@ def test_a_command_ends_with_its_own_code(tmp_path: Path, end: str) -> None:
 
 
 RESTARTING = """
-    import os, sys
+    import os, sys, time
     attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+    said = attempt + " of " + os.environ["TORCHELASTIC_MAX_RESTARTS"] + chr(10)
     with open(os.path.join(os.environ["OUT"], "attempts-" + rank), "a") as file:
-        file.write(attempt + " of " + os.environ["TORCHELASTIC_MAX_RESTARTS"] + chr(10))
+        file.write(said)
+
+    def has_written(other):
+        path = os.path.join(os.environ["OUT"], "attempts-" + other)
+        return os.path.exists(path) and said in open(path).read()
+
     if sys.argv[1] == "never" or int(attempt) < 1:
+        # The agent ends rank 0 as soon as it sees rank 1 gone, on a busy machine before rank 0 has begun.
+        while rank == "1" and not has_written("0"):
+            time.sleep(0.05)
         if rank == "1":
             os._exit(9)
-        import time
         time.sleep(100)
 """
 

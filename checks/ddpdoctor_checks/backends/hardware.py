@@ -7,17 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.evidence import Device, Evidence, NodeFacts, RankFacts, RankSet, SmokeResult, encode
 from ddpdoctor.facts.peer_links import find_odd_gpus
+from ddpdoctor.facts.xids import XidKind, find_kind
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.backends.support import UNSUPPORTED
 from ddpdoctor_checks.common.places import Places
 from ddpdoctor_checks.common.rank_devices import find_device
 from ddpdoctor_checks.common.stage_evidence import explain_missing, fold_alike
 from ddpdoctor_checks.common.wording import join_words, name_set
-
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xids that a program's own error raises, so they say nothing of the device: the list that NVIDIA's
-Kubernetes device plug-in ignores (NVIDIA/k8s-device-plugin, internal/rm/health.go, "Application errors: the
-GPU should still be healthy")."""
 
 FAULTY = re.compile(
     r"uncorrectable ecc|fallen off the bus|gpu is lost|requires reset|hardware error|illegal instruction"
@@ -30,7 +26,14 @@ reset, a repair or its driver restarted."""
 _SEVERE_AMDGPU = re.compile(
     r"uncorrectable hardware error|lost from bus|failed|Fatal error|bad page threshold"
 )
-"""Of amdgpu's messages, those that speak of the hardware; a reset alone may follow from a program."""
+"""Texts in amdgpu's messages that speak of the hardware; a reset alone may follow from a program."""
+
+NO_SIGNS: frozenset[XidKind] = frozenset({"program", "follows", "harmless"})
+"""Kinds of Xids that say nothing of the device. With those that are recorded, or that a restart of the program answers,
+and with numbers that the table does not list, the device works until its next reset: a warning."""
+
+RECOVERY = re.compile(r"recovery action changed from 0x\d{1,2} \([^)]{1,40}\) to 0x\d{1,2} \((?!None\))")
+"""Xid 154 of a GPU that now wants a reset, a reboot or to be drained: it follows another Xid, which may be gone."""
 
 MOST_PAIRS = 64
 """Pairs that a finding names; the rest is counted in the details."""
@@ -203,22 +206,16 @@ def _read_signs(device: Device, odd: str | None) -> tuple[list[str], str | None]
         severe = True
     for text in device.xid:
         number = _xid_number(text)
+        kind = find_kind(number) if number is not None else None
         if text.startswith("amdgpu: "):
             severe = severe or _SEVERE_AMDGPU.search(text) is not None
-        elif number is None or number in APPLICATION_XIDS:
+        elif number is None or (kind in NO_SIGNS and not RECOVERY.search(text)):
             continue
         signs.append(f"kernel: {text}")
-        severe = severe or number in HARDWARE_XIDS
+        severe = severe or kind == "device" or RECOVERY.search(text) is not None
     if odd:
         signs.append(f"its links are {odd}")
     return signs, None if severe else "warning"
-
-
-HARDWARE_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120, 140, 143, 151, 154})
-"""Double-bit ECC, row remapping failed, NVLink, fallen off the bus, uncontained ECC, GSP time-out and error,
-unrecovered ECC, GPU initialisation, key rotation, recovery action wanted (NVIDIA Xid catalogue,
-docs.nvidia.com/deploy/xid-errors). With others, as 63, 92 and 94 (row remapping recorded, high single-bit rate,
-contained ECC error), the device works until its next reset: a warning."""
 
 
 def _xid_number(text: str) -> int | None:

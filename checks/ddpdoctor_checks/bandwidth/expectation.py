@@ -22,7 +22,7 @@ PCIE_GBS = 12.0
 """PCIe 3.0 x16, the slowest that machines with several data-centre GPUs have (NCCL's PCI_BW, same file)."""
 
 SOCKET_GBS = 6.0
-"""Between two sockets, the lowest of NCCL's figures for it (QPI_BW, same file)."""
+"""GB/s between two sockets, the lowest of NCCL's figures for it (QPI_BW, same file)."""
 
 RING = ("all_reduce", "broadcast", "reduce", "send_recv")
 """Operations in which one stream at a time leaves a node that holds several ranks."""
@@ -59,7 +59,7 @@ class Expectation:
     """What bus bandwidth is to be expected of one operation, in GB/s."""
 
     low: float
-    """Below this it is lower than expected."""
+    """GB/s below which the bandwidth is lower than expected."""
     high: float
     """What it can hardly exceed."""
     reason: str

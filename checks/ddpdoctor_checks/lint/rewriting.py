@@ -16,7 +16,7 @@ _SEEDED = {
     "random_split": "generator = torch.Generator().manual_seed({seed})\nrandom_split({given}, generator=generator)",
     "train_test_split": "train_test_split({given}, random_state={seed})",
 }
-"""The same draw by one seed on all ranks, by the function; of those with several dotted names by the last part."""
+"""Function -> the same draw by one seed on all ranks; of those with several dotted names by the last part."""
 
 
 def read_line(text: str) -> ast.stmt | None:

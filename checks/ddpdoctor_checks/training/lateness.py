@@ -21,14 +21,14 @@ from ddpdoctor.evidence.training.timing import (
 FEWEST_STEPS = 20
 """That were timed."""
 FEWEST_COLUMNS = 12
-"""In which it can be told who is late: of more steps, a column holds several."""
+"""Fewest columns in which it can be told who is late: of more steps, a column holds several."""
 LATE_S, LATE_SHARE = 0.010, 0.2
 """Median lag, and its part of a step, from which on a rank is late: less is what schedulers and caches make."""
 OFTEN = 0.75
-"""Of the steps, in which it has to be late by half of that."""
+"""Share of the steps in which a rank has to be late, by half of the least lag that counts."""
 EXPLAINED = 0.5
-"""Of a lag that a phase has to be longer by than on the others. Where none is, the rank only left the last meeting
-late: it shares its cores with others."""
+"""Share of a lag that a phase has to be longer by than on the others. Where none is, the rank only left the last
+meeting late: it shares its cores with others."""
 AFTER, BUCKET = "after", "bucket"
 """Phases beside those of a step: Python behind the backward, and the backward up to the first bucket."""
 
@@ -41,7 +41,8 @@ class Late:
     lag_s: float
     """Median over the steps; of the rank with the largest."""
     share: float | None
-    """Of the steps in which they are late; of the rank with the smallest. None where only lengths were compared."""
+    """Share of the steps in which they are late; of the rank with the smallest. None where only lengths were
+    compared."""
     step_s: float
     phase: str
     """Where they lose the time."""

@@ -26,10 +26,11 @@ from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import list_wrappers
 
 LOADER_SHARE, LOADER_SHARE_GPU, LOADER_S = 0.4, 0.8, 0.005
-"""Of a step that waits for data, and its length at least. A GPU computes while its program waits for a batch, until
-there is nothing left that was queued before."""
+"""Least share of a step that waits for data (on the CPU, on a GPU), and least length of that wait in seconds. A GPU
+computes while its program waits for a batch, until there is nothing left that was queued before."""
 BOUND_SHARE, BOUND_S, BOUND_BYTES = 0.5, 0.005, 1 << 20
-"""Of a step that is communication and nothing else; its length, and the gradients of a reduction, at least."""
+"""Least share of a step that is communication and nothing else, least length of the step in seconds, and least bytes of
+the gradients of a reduction."""
 FEWEST_LOOKS = 5
 """Iterations that DistributedDataParallel has measured."""
 

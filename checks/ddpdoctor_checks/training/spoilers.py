@@ -20,7 +20,7 @@ class Origin:
     """Where losses and gradients that are not finite come from."""
 
     look: LossLook
-    """Of the first of those ranks."""
+    """The first loss or gradient that was not finite, of the first of those ranks."""
     ranks: RankSet
     """Whose loss or gradient was the first."""
     spread: RankSet
@@ -28,7 +28,7 @@ class Origin:
     finite: RankSet
     """Whose losses are finite all the time."""
     first_after: int
-    """Of those that it spread to, the first backward; 0 where there are none."""
+    """First backward that was not finite on ranks that it spread to; 0 where there are none."""
     aligned: bool
     """All ranks made as many backwards, as far as is known."""
     passing: bool = False
@@ -55,7 +55,7 @@ class Scales:
     last: int
     last_values: dict[float, RankSet]
     frames: tuple[Frame, ...] = ()
-    """Of the first call that was seen with it."""
+    """Frames of the first call that was seen with the scaler."""
 
 
 def find_origin(evidence: Evidence) -> Origin | None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddpdoctor.aftermath.joining.differing import find_differences
 from ddpdoctor.aftermath.joining.file_nodes import separate_hosts
 from ddpdoctor.aftermath.joining.hosts import Hosts
 from ddpdoctor.aftermath.joining.raised import add_error_files, add_launchers
@@ -69,6 +70,7 @@ def join_logs(
     crashes, unplaced = make_crashes(logs, processes, ranks, shorten)
     finder = Hosts(logs, hosts)
     texts = _make_texts(logs, ranks, finder, processes, exceptions)
+    texts += find_differences(texts)
     notes += unplaced + _tell_lost(logs, sorted_)
     end = _make_end(logs, sorted_, processes, exceptions, [*lost, *notes])
     end = dataclasses.replace(end, timeline=make_timeline(logs, texts, processes, finder))

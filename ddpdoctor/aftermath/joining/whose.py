@@ -135,9 +135,9 @@ class Sorted:
 
     owned: list[ExceptionRecord] = dataclasses.field(default_factory=list)
     loose: list[ExceptionRecord] = dataclasses.field(default_factory=list)
-    """Of no rank that is known."""
+    """Exceptions of no rank that is known."""
     launchers: list[tuple[Log, Told]] = dataclasses.field(default_factory=list)
-    """Of the agent itself, without what it only passes on."""
+    """Tracebacks of the agent itself, without what it only passes on."""
     passed_on: list[Told] = dataclasses.field(default_factory=list)
     mixed: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     """File and line of tracebacks between whose lines others wrote."""

@@ -84,14 +84,22 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_fail_option(parser: argparse.ArgumentParser) -> None:
-    """Add --fail-on."""
+def add_fail_option(
+    parser: argparse.ArgumentParser,
+    text: str = "exit 1 on findings of severity error (default) or warning, or never",
+) -> None:
+    """Add --fail-on.
+
+    Args:
+        parser: of a command.
+        text: its help.
+    """
     add_option(
         parser,
         "--fail-on",
         type=one_of("severity", FAIL_ON),
         metavar="S",
-        help="exit 1 on findings of severity error (default) or warning, or never",
+        help=text,
     )
 
 

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddpdoctor.cli.running.preparing import Tools
+    from ddpdoctor.evidence.job import CrashRecord, ExceptionRecord
     from ddpdoctor.judge.finding import Finding
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
     from ddpdoctor.watch.commandline import Split
 
 WAIT_S = 2.0
-"""For the reading at the end of a job, which has long been done where the job took longer than to start."""
+"""Seconds to wait for the reading at the end of a job, which has long been done where the job took longer than to
+start."""
 
 
 def add_foreseeing_options(group: argparse._ActionsContainer) -> None:
@@ -64,13 +66,20 @@ class Foresight:
 
     def join(self, report: Report) -> Report:
         """Return the report of the job with what the source says of its findings."""
-        from ddpdoctor.judge.source_lines import find_foreseen, join_source
+        from ddpdoctor.judge.source_lines import explain_mismatch, find_foreseen, join_source
 
         self._over.set()
         if self._thread is not None:
             self._thread.join(WAIT_S)
         if not self._found:
             return report
+        stacks: list[ExceptionRecord | CrashRecord] = [*report.evidence.exceptions, *report.evidence.crashes]
+        for first in report.findings[:1]:
+            better = explain_mismatch(first, stacks, self._found)
+            if better is not first:
+                verdict = replace(report.verdict, headline=better.message, code=better.code)
+                others = join_source(report.findings[1:], self._found)
+                return replace(report, findings=(better, *others), verdict=verdict)
         findings = join_source(report.findings, self._found)
         verdict = report.verdict
         unexplained = verdict.status == "problems" and verdict.code is None

@@ -7,17 +7,20 @@ the sources of all its releases from 2.7 on (``scripts/nccl_texts.py`` says what
 
 A section has a pattern, which is searched within one line and has only bounded repetitions over classes that cannot
 match what follows them; or templates, the program's own format strings with named fields
-(`ddpdoctor.evidence.texts.templates`), for what NCCL prints behind ``NCCL WARN``.
+(`ddpdoctor.evidence.texts.templates`), for what NCCL prints behind ``NCCL WARN``. ``<xids: KINDS>`` in a pattern means
+the numbers of `ddpdoctor.facts.xids`.
 """
 
 from __future__ import annotations
 
 import configparser
 import importlib.resources
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpdoctor.evidence.texts.templates import Template, compile_template
+from ddpdoctor.facts.xids import write_pattern
 
 CAUSE = "cause"
 """The process that says it is at fault, or has lost what it needs itself."""
@@ -73,6 +76,8 @@ class TextEntry:
 NCCL_WARNS = "NCCL WARN "
 """Stands between NCCL's prefix and the text of a template."""
 
+_XIDS = re.compile(r"<xids:(?P<kinds>[a-z ]+)>")
+
 
 def read_table(text: str) -> Iterator[TextEntry]:
     """Yield the entries of one file of the table.
@@ -82,7 +87,8 @@ def read_table(text: str) -> Iterator[TextEntry]:
             ``templates`` is ``first release-last release | template``.
 
     Raises:
-        ValueError: a section has an unknown key, or a template that cannot be matched.
+        ValueError: a section has an unknown key, a kind of Xid that there is not, or a template that cannot be
+            matched.
         configparser.Error: it is no such file.
     """
     parser = configparser.ConfigParser(
@@ -98,7 +104,7 @@ def read_table(text: str) -> Iterator[TextEntry]:
         templates = tuple(compile_template(form, versions.strip()) for versions, _, form in rows)
         yield TextEntry(
             id=id,
-            pattern=section.get("pattern", ""),
+            pattern=_XIDS.sub(lambda found: write_pattern(found["kinds"]), section.get("pattern", "")),
             anchor=NCCL_WARNS if templates else _unquote(section["anchor"]),
             role=section["role"],
             code=section.get("code"),

@@ -29,7 +29,7 @@ class Template:
     """One template, made ready to match."""
 
     text: str
-    """As it stands in the table."""
+    """Text of the template as it stands in the table."""
     literals: tuple[str, ...]
     """What stands before each field, and behind the last one; the first and the last may be empty."""
     fields: tuple[str, ...]

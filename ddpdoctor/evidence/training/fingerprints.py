@@ -54,13 +54,13 @@ class StateLook:
     """One part of an optimizer's state at one step, where ranks differ in it."""
 
     item: str
-    """As the optimizer calls it: exp_avg, momentum_buffer, step; or a setting: weight_decay, betas."""
+    """Name of the part as the optimizer calls it: exp_avg, momentum_buffer, step; or a setting: weight_decay, betas."""
     values: tuple[Share, ...] = ()
     """Before the step. The digest of ranks that have no such part is empty."""
     parameter: str = ""
     """The first whose state differs; empty for the state of all, where that is not known."""
     model: int = 0
-    """As in `TensorLook.model`."""
+    """Number of the wrapper whose model has the parameter, as in `TensorLook.model`."""
     setting: bool = False
     """It is one: digests are its values in all groups of parameters."""
 
@@ -76,7 +76,7 @@ class WrapperLook:
     alone: int
     """Forwards under no_sync."""
     last_synced: bool | None = None
-    """Of which kind the last one was; None where there was none."""
+    """Whether the last forward in training was one whose backward reduces; None where there was none."""
     bypassed: str | None = None
     """Class of a part of the model that ran in training, and not within the wrapper's forward."""
     bypass: tuple[Frame, ...] = ()
@@ -96,7 +96,7 @@ class LossWeights:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """By what one rank scaled the gradients of a sharded model between the backward and the step."""
+    """Factor by which one rank scaled the gradients of a sharded model between the backward and the step."""
 
     rank: int
     factor: float
@@ -108,10 +108,10 @@ class StepLook:
 
     optimizer: int
     step: int
-    """From 1. Of the last look, at the end, one more than were made."""
+    """Number of the step, from 1. At the last look, at the end, one more than were made."""
     final: bool = False
     values: tuple[Share, ...] = ()
-    """Of all parameters of the optimizer."""
+    """Who holds the same values of all parameters of the optimizer."""
     gradients: tuple[Share, ...] = ()
     rates: tuple[Share, ...] = ()
     """Learning rates; the digest is their text."""
@@ -128,7 +128,8 @@ class StepLook:
     """How many times as many elements as the optimizer's parameters have the program's own collectives were given
     since the last look, on the rank where it is most."""
     exchanged: float = 0.0
-    """The same of sends and receives."""
+    """How many times as many elements as the optimizer's parameters were sent and received by the program since the
+    last look, on the rank where it is most."""
     joined: bool = False
     """A rank had run out of batches under Join before it, and had shadowed others since: what its optimizer remembers
     is its own, and replicas are only sure to be equal where a Join has ended."""
@@ -152,7 +153,7 @@ class WrapperSetup:
     hooks: tuple[str, ...] = ()
     """Communication hooks."""
     frames: tuple[Frame, ...] = ()
-    """Of the wrap, innermost first."""
+    """Frames of the wrap, innermost first."""
     batch_norms: int = 0
     """Modules that normalise, in training, over the samples of one rank."""
 
@@ -172,13 +173,13 @@ class OptimizerSetup:
     """An optimizer and what it steps."""
 
     number: int
-    """In order of the first step, those of wrapped models first."""
+    """Number of the optimizer, in order of the first step, those of wrapped models first."""
     kind: str
     """Its class."""
     ranks: RankSet
     parameters: int = 0
     frames: tuple[Frame, ...] = ()
-    """Of the call of its step, innermost first."""
+    """Frames of the call of its step, innermost first."""
     models: dict[str, str] = field(default_factory=dict)
     """Number of a model, as in `TensorLook.model` -> its class."""
     wrappers: tuple[WrapperSetup, ...] = ()
@@ -207,13 +208,13 @@ class BatchLook:
     """One of the first batches of an epoch, as the model was given it."""
 
     model: int
-    """As in `TensorLook.model`."""
+    """Number of the model that was given the batch, as in `TensorLook.model`."""
     loader: str
     """File and line where its loader was iterated; empty where there was none."""
     epoch: int
     """How-manyth iteration from there, from 1."""
     index: int
-    """From 1."""
+    """Number of the batch in that iteration, from 1."""
     batches: tuple[Share, ...]
     shape: tuple[int, ...] = ()
     frames: tuple[Frame, ...] = ()
@@ -230,7 +231,7 @@ class EpochLook:
     number: int
     ranks: RankSet
     digest: str
-    """Of the first indices."""
+    """Digest of the first indices."""
     compared: int
     """How many those are; 0 where they are no integers."""
     batches: int = 0
@@ -321,4 +322,4 @@ class Training:
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""
     share: float | None = None
-    """Of the time since the process group was made that looking took, on the rank where it took most."""
+    """Share of the time since the process group was made that looking took, on the rank where it took most."""

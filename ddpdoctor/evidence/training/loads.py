@@ -28,7 +28,7 @@ class EmptyLoad:
     count: int
     """Names in the checkpoint."""
     frames: tuple[Frame, ...] = ()
-    """Of the call, innermost first."""
+    """Frames of the call, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,6 @@ class FreshOptimizer:
     counter: str = ""
     """Something else than tensors that was loaded with the model: a step, an epoch, a schedule. Empty for none."""
     frames: tuple[Frame, ...] = ()
-    """Of the load, innermost first."""
+    """Frames of the load, innermost first."""
     step_frames: tuple[Frame, ...] = ()
-    """Of the first step."""
+    """Frames of the first step, innermost first."""

@@ -35,13 +35,13 @@ class LossLook:
     samples: tuple[int, ...] = ()
     """First indices of that batch; empty where batches are fetched ahead, or have no indices."""
     frames: tuple[Frame, ...] = ()
-    """Of the backward, innermost first; empty where the loss was on a device."""
+    """Frames of the backward, innermost first; empty where the loss was on a device."""
     what: str = "loss"
     """loss (at the beginning of the backward) or gradient (of the rank itself, before it is reduced)."""
     wrapper: int = 0
-    """Of a gradient: whose, as in `WrapperSetup.number`."""
+    """Number of the wrapper that a gradient belongs to, as in `WrapperSetup.number`."""
     parameter: str = ""
-    """Of a gradient: whose."""
+    """Name of the parameter that a gradient belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LossCount:
     backwards: int
     checked: int
     gradients: int = 0
-    """Of how many a gradient was read, the one of which most were."""
+    """Backwards of which a gradient was read, for the gradient that was read most often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class ScaleLook:
     """The scale of a GradScaler on one rank, at a step with it at which it had changed, or that is a power of two."""
 
     scaler: int
-    """In order of their first steps."""
+    """Number of the scaler, in order of the scalers' first steps."""
     rank: int
     step: int
-    """From 1. Of the last look, at the end, one more than were made."""
+    """Step with the scaler, from 1. At the last look, at the end, one more than were made."""
     scale: float
     final: bool = False
     frames: tuple[Frame, ...] = ()
-    """Of the first step, innermost first."""
+    """Frames of the first step, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class BufferLook:
     """Buffers of a wrapped model at the first forward of an evaluation."""
 
     wrapper: int
-    """As in `WrapperSetup.number`."""
+    """Number of the wrapper, as in `WrapperSetup.number`."""
     evaluation: int
     """How-manyth of that model, from 1."""
     step: int
@@ -90,7 +90,7 @@ class BufferLook:
     differing: int = 0
     """How many differ on this node."""
     frames: tuple[Frame, ...] = ()
-    """Of the call, innermost first."""
+    """Frames of the call, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class CompanionLook:
     """A model that ran in a step, and that no optimizer and no wrapper has: a teacher, a moving average."""
 
     number: int
-    """In the order in which a rank first called them."""
+    """Number of the model, in the order in which a rank first called such models."""
     model: str
     """Its class."""
     optimizer: int
@@ -106,9 +106,9 @@ class CompanionLook:
     """Before which it was looked at, from 1."""
     parameters: int
     values: tuple[Share, ...] = ()
-    """Of all its parameters: who holds the same."""
+    """Who holds the same values of all its parameters."""
     frames: tuple[Frame, ...] = ()
-    """Of its first call, innermost first."""
+    """Frames of its first call, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Numerics:
 
     losses: tuple[LossLook, ...] = ()
     counts: tuple[LossCount, ...] = ()
-    """Of the ranks that came to their end."""
+    """Counts of the ranks that came to their end."""
     scales: tuple[ScaleLook, ...] = ()
     evaluations: tuple[BufferLook, ...] = ()
     companions: tuple[CompanionLook, ...] = ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """By how much one tensor of the job differs from that of the reference."""
+    """How much one tensor of the job differs from the same tensor of the reference."""
 
     name: str
     """Qualified; empty for all tensors together."""
@@ -20,11 +20,11 @@ class Gap:
     elements: int
     dtype: str
     norm: float
-    """Of the reference's."""
+    """Norm of the reference's tensor."""
     difference: float
     """Norm of the difference."""
     factor: float
-    """By which the reference's comes nearest to it."""
+    """Factor by which the reference's tensor comes nearest to the job's."""
     residual: float
     """Norm of what differs then."""
 
@@ -43,7 +43,7 @@ class Samples:
     met: int
     """Distinct samples of the job at this step that the reference had at any step that was compared."""
     elements: int = 0
-    """In what the reference's models were given."""
+    """Elements in what the reference's models were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class StepGap:
     moved: float = 0.0
     """Norm of what the reference's parameters have changed by since its first step."""
     turned: float = 0.0
-    """The same of its gradients."""
+    """Norm of what the reference's gradients have changed by since its first step."""
     samples: Samples | None = None
     job_losses: tuple[float, ...] = ()
     """Mean of each rank over the backward passes of the step; empty where a loss was not read."""

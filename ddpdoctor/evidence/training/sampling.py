@@ -37,7 +37,7 @@ class Sampling:
     samples: int = 0
     """Indices that the sampler gave, all ranks together."""
     padded: int | None = None
-    """Of these those that were given once more, where a sampler that does not shuffle was seen to."""
+    """Indices of `samples` that were given once more, where a sampler that does not shuffle was seen to give them."""
     dataset: str | None = None
     """Class of the data set of which it reads a part."""
     origin: str | None = None

@@ -16,14 +16,14 @@ class PaceLook:
     """What the steps between two looks took, in a program with one optimizer and one wrapper."""
 
     wrapper: int
-    """As in `WrapperSetup.number`; 0 of a model that fully_shard shards."""
+    """Number of the wrapper, as in `WrapperSetup.number`; 0 for a model that fully_shard shards."""
     ranks: RankSet
     step: int
     """The last of them."""
     steps: int
     backwards: int
     kept: int
-    """Of these, how many added to gradients that were there."""
+    """How many of the backwards added to gradients that were there."""
     synced: int
     """Forwards in training whose backward reduces; of fully_shard backwards that do."""
     alone: int
@@ -39,11 +39,12 @@ class SearchLook:
     looks: int
     """Iterations that were looked at."""
     found: int
-    """Of these, in how many there was an unused parameter on a rank."""
+    """How many of the iterations had an unused parameter on a rank."""
     last: int
     """Number of the last one, from 1."""
     steady: bool = False
-    """In each of them, and on each of these ranks, parameters of the same size together were unused; none included."""
+    """Whether unused parameters had the same size together in each of the iterations and on each of these ranks; 0
+    counts as well."""
     timed: int = 0
     """Searches that were timed, on the rank where they took longest."""
     search_s: float | None = None
@@ -61,7 +62,7 @@ class Unenclosed:
     count: int
     """At least so many on a rank."""
     frames: tuple[Frame, ...] = ()
-    """Of the backward, innermost first."""
+    """Frames of the backward, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,9 @@ class Gathered:
     ranks: RankSet
     operation: str
     shape: tuple[int, ...]
-    """Of what the first of these ranks gave; that requires a gradient."""
+    """Shape of what the first of these ranks gave, which requires a gradient."""
     frames: tuple[Frame, ...] = ()
-    """Of the call, innermost first."""
+    """Frames of the call, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,19 +28,19 @@ class RankTimes:
 
     rank: int
     seconds: tuple[float, ...]
-    """In a usual step, by phase in the order of `PHASES`: medians over the columns."""
+    """Seconds of a usual step by phase, in the order of `PHASES`: medians over the columns."""
     lags: tuple[float | None, ...] = ()
-    """Of one step of each column: seconds that it came to a meeting later than the median of the other ranks of its
-    node, at the meeting where that is most; 0 where it never came later, None where it cannot be told."""
+    """Seconds that it came to a meeting later than the median of the other ranks of its node, for one step of each
+    column, at the meeting where that is most; 0 where it never came later, None where it cannot be told."""
     computing_s: float | None = None
-    """Of a backward, until the rank's own last gradient was ready; this and what follows are medians over iterations
-    that DistributedDataParallel measures by itself."""
+    """Seconds of a backward until the rank's own last gradient was ready; this and what follows are medians over
+    iterations that DistributedDataParallel measures by itself."""
     exposed_s: float | None = None
-    """From then on until all gradients were reduced: communication, and waiting for ranks that are late."""
+    """Seconds from then on until all gradients were reduced: communication, and waiting for ranks that are late."""
     after_s: float | None = None
-    """From there to the next phase: the program's own Python again."""
+    """Seconds from there to the next phase: the program's own Python again."""
     slower_s: float | None = None
-    """By how much more than the median of the others it needs to its first bucket of gradients, in three of four
+    """Seconds that it needs to its first bucket of gradients beyond the median of the others, in three of four
     iterations at least."""
 
     def spend(self, *phases: str) -> float:
@@ -74,7 +74,7 @@ class Timing:
     reduction_s: float | None = None
     """How long a reduction takes there in all, from the first bucket on."""
     reductions: float = 0.0
-    """In each step."""
+    """Number of reductions in each step."""
     gradient_bytes: int = 0
     """That a reduction carries."""
     device: str = ""

@@ -24,7 +24,7 @@ T = TypeVar("T")
 ANSWER_S = 1.0
 """The kernel answers a dump of some thousand sockets within milliseconds."""
 MOST_SOCKETS = 100_000
-"""Of one network that are read; a busy host has a few thousand."""
+"""Most sockets of one network that are read; a busy host has a few thousand."""
 _NEWNET = 0x40000000
 _HEADER = struct.Struct("=IHHII")
 _DUMP = 0x301

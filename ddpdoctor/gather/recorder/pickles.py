@@ -75,7 +75,7 @@ class _Machine:
         self._starts: list[int] = []
         """Where the dictionaries that are being read begin."""
         self._lanes: dict[tuple[str, ...], Lane] = {}
-        """Of each order of keys: entries that have ended may have a duration."""
+        """Lane of each order of keys: entries that have ended may have a duration."""
         self._configured = False
 
     def run(self) -> Any:

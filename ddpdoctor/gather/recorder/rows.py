@@ -27,7 +27,8 @@ LARGEST_RANK = 1_000_000
 MOST_RANKS = 65_536
 """Members of a group that are believed."""
 DIMENSIONS, TENSORS = 16, 64
-"""Of a shape, and shapes of one call, that are kept: an all_to_all over 1,024 ranks has as many."""
+"""Most dimensions of a shape, and most shapes of one call, that are kept: an all_to_all over 1,024 ranks has as
+many."""
 
 _TYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",

@@ -16,7 +16,7 @@ _LOGIN = re.compile(
 _BARE_LOGIN = re.compile(
     r"(?<![\w/.:+@-])[A-Za-z_][\w.+-]{0,63}:(?P<login>[^\s:@/'\"<>=]{4,128})@(?!sha256\b)(?=tcp\(|unix\(|[\w-]{1,63}[.:/][\w./:-]|localhost)"
 )
-"""As in ``user:password@tcp(host:3306)/name``, without a scheme."""
+"""A login without a scheme, as in ``user:password@tcp(host:3306)/name``."""
 _QUERY = re.compile(
     r"(?i)[?&;](?:amp;)?(?:sig|signature|x-(?:amz|goog|oss)-(?:signature|credential|security-token)|code|access_?token|auth|key|hmac|policy|sas|st|otp)=(?P<value>[^\s&;'\"<>#,)]{4,4000})"
 )

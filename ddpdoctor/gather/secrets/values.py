@@ -9,7 +9,7 @@ LONGEST = 2000
 _OPENING = re.compile(r"[rRbBuUfF]{0,2}(?P<quote>\"\"\"|'''|[\"'`])")
 _CALL = re.compile(r"[A-Za-z_][\w.]{0,60}\([ \t\n]{0,20}(?=[rRbBuUfF]{0,2}[\"'])")
 _MORE = re.compile(r"[ \t]{0,8}\+?[ \t]{0,8}(?:\\?\r?\n[ \t]{0,80}\+?[ \t]{0,8})?(?=[rRbBuUfF]{0,2}[\"'])")
-"""Between literals that make one."""
+"""What stands between literals that make one."""
 _SCHEME = re.compile(
     r"(?i)(?:Bearer|Basic|Token|Digest|ApiKey|Key|AWS4-HMAC-SHA256)[ \t]{1,4}(?=[A-Za-z0-9])"
 )

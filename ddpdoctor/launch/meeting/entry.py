@@ -19,7 +19,7 @@ from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.wire import EventWriter, word_exception
 
 REDIAL_S = 0.2
-"""Between two attempts at a port at which nobody listens yet."""
+"""Seconds between two attempts at a port on which nothing listens yet."""
 
 _OWN = {"host_matches": "node", "links": "source", "ports": "node"}
 """The field in which a row names this node."""

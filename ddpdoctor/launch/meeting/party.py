@@ -38,7 +38,7 @@ from ddpdoctor.launch.plan import Bound, Plan
 from ddpdoctor.launch.wire import EventWriter, word_exception
 
 HEARING_S = 2.0
-"""For what the others saw of the paths to arrive, also when ``--timeout`` is over."""
+"""Seconds for what the others saw of the paths to arrive, also when ``--timeout`` is over."""
 
 
 class Meeting:

@@ -13,16 +13,16 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from ddpdoctor.gather.deadline import call_within
 
 STORE_TIMEOUT_S = 30.0
-"""For one operation on the store once it is connected."""
+"""Seconds for one operation on the store once it is connected."""
 CONNECT_LIMIT_S = 15.0
-"""For a store to say hello once its port is open. It takes milliseconds; torch itself waits for ever where
+"""Seconds for a store to say hello once its port is open. It takes milliseconds; torch itself waits forever where
 something else than a store has the port and says nothing (seen with torch 2.13)."""
 TELLING_S = 2.0
 """torch's client looks at its time-out between two attempts, which come up to 1 s apart."""
 DIAL_LIMIT_S = 5.0
-"""For one TCP connection: Linux sends SYN at 0, 1 and 3 s (tcp_syn_retries), a fourth would come at 7 s."""
+"""Seconds for one TCP connection: Linux sends SYN at 0, 1 and 3 s (tcp_syn_retries), a fourth would come at 7 s."""
 POLL_S = 0.1
-"""Between two looks at keys that others are to set."""
+"""Seconds between two looks at keys that others are to set."""
 PIECE = 900
 """Characters sent at once on a way that may lose large packets: with key and headers below 1,280 bytes, the
 least MTU of IPv6 (RFC 8200, 5)."""

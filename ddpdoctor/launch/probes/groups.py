@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 _left: list[Any] = []
-"""Of this rank; a rank leaves fewer than ten, and ends without tearing the interpreter down."""
+"""Process groups that this rank has left: fewer than ten, and it ends without tearing the interpreter down."""
 
 
 def leave_group(group: Any = None) -> None:

@@ -187,7 +187,7 @@ def _letter(arena: Arena, spec: Spec, source: int, target: int, count: int | Non
 
 
 def run_all_to_all(arena: Arena, spec: Spec) -> Iterator[Outcome]:
-    """From each to each, as lists."""
+    """Send from each rank to each rank, as lists of tensors."""
     everyone = range(arena.size)
     received = [_blank(arena, spec) for _ in everyone]
     sent = [_letter(arena, spec, arena.rank, to) for to in everyone]
@@ -198,7 +198,7 @@ def run_all_to_all(arena: Arena, spec: Spec) -> Iterator[Outcome]:
 
 
 def run_all_to_all_single(arena: Arena, spec: Spec) -> Iterator[Outcome]:
-    """From each to each in one tensor, in parts of unequal length."""
+    """Send from each rank to each rank in one tensor, in parts of unequal length."""
     everyone = range(arena.size)
 
     def length(source: int, target: int) -> int:

@@ -93,7 +93,7 @@ class Bench:
     trained: DistributedDataParallel
     """Toy with random weights, which differ over ranks before DDP makes them equal."""
     optimizer: torch.optim.Optimizer
-    """Of ``trained``."""
+    """Optimizer of ``trained``."""
 
     @property
     def device_type(self) -> str:

@@ -37,7 +37,7 @@ class World:
     """What is known of the world of this node."""
 
     plan: Plan
-    """With the place that the meeting gives to this node."""
+    """Plan with the place that the meeting gives to this node."""
     started: float = 0.0
     """`time.monotonic` value of the start of the agent."""
     ranks: dict[int, RankState] = field(default_factory=dict)

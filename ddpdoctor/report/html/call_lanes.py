@@ -57,7 +57,7 @@ class Timeline:
     span: str
 
 
-def draw_timeline(stands: Sequence[Stand], caps: Caps, end: str = "look") -> Timeline:
+def draw_timeline(stands: Sequence[Stand], caps: Caps, end: str = "snapshot") -> Timeline:
     """Draw the calls before a moment; of many ranks those of equal calls are one lane.
 
     Args:
@@ -123,7 +123,7 @@ def _fold_lanes(stands: Sequence[Stand]) -> list[_Lane]:
 LABEL = 15
 """Characters that fit beside a lane."""
 OPEN_WIDTH = 5.0
-"""Of a bar that has not returned, at least: it is what one looks for."""
+"""Least width of a bar that has not returned: it is what one looks for."""
 LEFT, RIGHT, LANE, TOP = 120.0, 900.0, 22.0, 8.0
 
 

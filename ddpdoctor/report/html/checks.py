@@ -13,7 +13,7 @@ from ddpdoctor.report.html.svg import stacked_bar
 from ddpdoctor.report.words import clip, count
 
 STATUSES = ("fail", "error", "unknown", "skipped", "pass")
-"""In the order in which they matter."""
+"""Statuses in the order in which they matter."""
 STATUS_WORDS = {
     "pass": "passed",
     "fail": "found something",

@@ -21,6 +21,14 @@ ITEMS_SHOWN = 24
 """Places, pieces of evidence or rows of one finding."""
 PAIRS_SHOWN = 12
 """Pairs of one finding: about three lines."""
+KINDS = {
+    "victim": "affected",
+    "ring": "collectives",
+    "looks": "snapshots",
+    "smoke": "device test",
+    "text": "message",
+}
+"""Kinds of evidence that are shown by another word; the others are shown as they are."""
 TEXT_SHOWN = 4000
 """Characters of one piece of evidence: about fifty lines."""
 
@@ -176,7 +184,7 @@ def _evidence(item: EvidenceItem, size: int, caps: Caps, code: str) -> EvidenceV
         source = file if line is None else f"{file}:{line}"
     text = caps.clip(item.text.rstrip(), TEXT_SHOWN, f"evidence of {code}")
     ranks = format_ranks(item.ranks, size) if item.ranks else None
-    return EvidenceView(item.kind, text, "\n" in text, ranks, source)
+    return EvidenceView(KINDS.get(item.kind, item.kind), text, "\n" in text, ranks, source)
 
 
 def _detail(name: str, value: Any, caps: Caps, code: str) -> DetailView:

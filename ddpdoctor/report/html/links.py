@@ -48,7 +48,7 @@ class HeatView:
     noun: str
     columns: tuple[str, ...]
     labels: tuple[str, ...]
-    """Of the rows."""
+    """Labels of the rows."""
     rows: tuple[tuple[Cell, ...], ...]
     drawing: Markup | None
     folded: str | None

@@ -24,7 +24,7 @@ class OverlapView:
     """Empty where there is one."""
     said: str
     rows: tuple[tuple[str, Markup, str, str], ...]
-    """Of the backward and of the reduction: name, bar, when it begins and when it ends."""
+    """Rows of the backward and of the reduction: name, bar, when it begins and when it ends."""
 
 
 def view_overlaps(evidence: Evidence, caps: Caps) -> tuple[OverlapView, ...]:

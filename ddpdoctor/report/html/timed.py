@@ -45,7 +45,7 @@ PARTS = (
 )
 """Parts of a bar in their order: name, class and words."""
 _WIDTH, _LABEL = 640, 64
-"""Of the map of lags, and of the names of ranks beside it."""
+"""Width of the map of lags, and of the names of ranks beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class TimedRow:
     bar: Markup
     step: str
     parts: tuple[str, ...]
-    """In the order of the legend."""
+    """Time of each part, in the order of the legend."""
     late: str
     memory: str
 

@@ -57,7 +57,7 @@ class TrainedView:
 
     steps: tuple[StepRow, ...]
     when: str
-    """Of the tensors."""
+    """Step at which the tensors were seen, in words; empty where none differs."""
     tensors: tuple[TensorRow, ...]
     batches: tuple[tuple[str, str, Cell], ...]
     """Loader, which batch, and who was given the same."""

@@ -58,7 +58,7 @@ class VerdictView:
     bar: Markup
     counts: str
     name: str
-    """Of the finding that the code belongs to; empty where there is none."""
+    """Name of the finding that the code belongs to; empty where there is none."""
     confidence: str
 
 

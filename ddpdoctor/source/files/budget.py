@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 STEPS = 400_000
-"""For one rule on any file: about a second."""
+"""Steps that one rule may take on any file: about a second."""
 STEPS_PER_LINE = 200
 """More for each line. The most that a rule takes on the tests of torch.distributed is 80."""
 

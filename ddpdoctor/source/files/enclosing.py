@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 MOST_BYTES = 4 << 20
-"""Of a source file that is read; a longer one was written by a program."""
+"""Most bytes of a source file that is read; a longer one was written by a program."""
 
 
 @dataclass(frozen=True, slots=True)

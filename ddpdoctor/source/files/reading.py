@@ -45,7 +45,7 @@ class Script:
     tree: ast.Module | None = None
     lines: list[str] = field(default_factory=list)
     cells: list[tuple[int, int]] = field(default_factory=list)
-    """Of a notebook: number of each cell and the line before its first one."""
+    """Number of each cell of a notebook and the line before its first one."""
     problem: str | None = None
     skipped: list[str] = field(default_factory=list)
     """Cells of a notebook that were not read, with the reason."""

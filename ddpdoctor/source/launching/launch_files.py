@@ -47,7 +47,7 @@ class LaunchFile:
     lines: list[str] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
-    """Of a shell script: all of them."""
+    """All commands of a shell script."""
     settings: list[Setting] = field(default_factory=list)
     asked: Asked = field(default_factory=lambda: Asked({}))
     late: list[int] = field(default_factory=list)

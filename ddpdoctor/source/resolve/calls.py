@@ -33,7 +33,7 @@ GROUP_AT_FUNCTIONAL = {
     "reduce_scatter": 3,
     "scatter": 2,
 }
-"""The same for those of torch.distributed.nn, which keep gradients."""
+"""Functions of torch.distributed.nn, which keep gradients, and where their argument ``group`` stands."""
 FUNCTIONAL = ("torch.distributed.nn.functional.", "torch.distributed.nn.")
 PLAIN = ("torch.distributed.distributed_c10d.", "torch.distributed.")
 GROUPS = frozenset({"new_group", *SUBGROUP_MAKERS})

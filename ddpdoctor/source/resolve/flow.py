@@ -21,7 +21,7 @@ class Spot:
     """Where a statement stands in its function."""
 
     number: int
-    """Of the statement, counted along the lines; parameters are bound at 0."""
+    """Number of the statement, counted along the lines; parameters are bound at 0."""
     blocks: tuple[tuple[int, str], ...] = ()
     """Tests, handlers and loops around it, the outermost first: number of the statement, and which side."""
 
@@ -69,7 +69,7 @@ class Flow:
     def __init__(self, scope: Scope, side: Side) -> None:
         self.scope = scope
         self.bindings: dict[str, list[Binding]] = {}
-        """By name, and by ``self.name`` for attributes; in order."""
+        """Assignments by name, and by ``self.name`` for attributes; in order."""
         self.statements: list[tuple[ast.stmt, Spot]] = []
         self._spots: dict[int, Spot] = {}
         self._hidden: set[int] = set()

@@ -53,7 +53,7 @@ class Value:
     owner: Scope | None = None
     """Its class, where that stands in one of the files."""
     inner: tuple[Value, ...] = ()
-    """Of what is wrapped: what was put in."""
+    """What was put into a value that is wrapped."""
     via: tuple[tuple[ast.Call, Scope], ...] = ()
     """The calls of functions of the files in which it was made, the outermost first."""
     guessed: bool = False

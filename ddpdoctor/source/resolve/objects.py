@@ -1,4 +1,4 @@
-"""Of which class an object is: by the call that made it, by an annotation, or by what all callers give."""
+"""The class of an object: by the call that made it, by an annotation, or by what all callers give."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_node
 DEEPEST = 5
 """Values and classes over which an object is followed."""
 MOST_CALLERS = 24
-"""Of one function that are asked what they give it; of one with more nothing is said."""
+"""Most callers of one function that are asked what they give it; of one with more nothing is said."""
 
 Namer = Callable[[ast.expr, Scope], Scope | None]
 """Finds the function, or the class, that an expression names."""

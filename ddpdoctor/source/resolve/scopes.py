@@ -31,9 +31,9 @@ class Scope:
     loops: set[str] = field(default_factory=set)
     """Targets of loops."""
     attributes: dict[str, list[ast.expr]] = field(default_factory=dict)
-    """Of a class: what its methods assign to attributes of ``self``."""
+    """Attribute of ``self`` -> what the methods of a class assign to it."""
     makers: dict[ast.expr, Scope] = field(default_factory=dict)
-    """Of a class: in which of its methods each of these values stands."""
+    """Value assigned to an attribute of ``self`` -> the method of the class in which it stands."""
     reduced: set[str] = field(default_factory=set)
     """Names that a collective has made equal on all ranks."""
     spawned: bool = False

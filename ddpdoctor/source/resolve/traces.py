@@ -20,13 +20,14 @@ from ddpdoctor.source.resolve.tree_nodes import children
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_main_guard, own_nodes
 
 MOST_STEPS = 6_000
-"""Of one program; what comes later is not judged."""
+"""Most steps of one program; what comes later is not judged."""
 MOST_GUARDS = 300
 """Before one step; a program that has more of them is not judged from there on."""
 DEEPEST_CALLS = 12
 """Functions that are followed into one another."""
 DEEPEST_SETUP = 2
-"""The same of a function that makes the group: it is short, or has a whole program behind it that is judged anyway."""
+"""Functions that are followed into one another from one that makes the group: it is short, or has a whole program
+behind it that is judged anyway."""
 OTHER_JOINS = MESHES | {"accelerate.Accelerator", "deepspeed.init_distributed"}
 SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes",
                     "torch.multiprocessing.spawn.spawn"})  # fmt: skip
@@ -154,7 +155,7 @@ class _Walker:
         self.trace = trace
         self._deepest = deepest
         self._sides: dict[ast.AST, bool | None] = {}
-        """Of the tests so far: which side a run of several ranks takes."""
+        """Which side of each test so far a run of several ranks takes."""
         self.may_join = False
         """Whether it makes a process group below a test."""
 

@@ -1,4 +1,4 @@
-"""By how much the steps of two runs differ: evidence that is judged later."""
+"""How much the steps of two runs differ: evidence that is judged later."""
 
 from __future__ import annotations
 

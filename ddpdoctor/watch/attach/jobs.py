@@ -43,7 +43,7 @@ class FoundJob:
     """The ranks of one job on this host."""
 
     ranks: tuple[FoundRank, ...]
-    """In order of rank."""
+    """Ranks of the job on this host, in order of rank."""
     world_size: int
     launcher: str = "unknown"
     """torchrun, srun, mpirun, env (variables set by hand or by another launcher) or multiprocessing."""

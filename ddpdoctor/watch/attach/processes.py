@@ -24,14 +24,14 @@ LAUNCHER_MODULES = (
     "deepspeed.launcher.runner", "deepspeed.launcher.launch", "ddpdoctor", "coverage",
 )  # fmt: skip
 STORE_THREAD = "pt_tcpstore"
-"""Of the process that hosts the store in which ranks meet."""
+"""Name of a thread in the process that hosts the store in which ranks meet."""
 GROUP_THREADS = ("pt_gloo", "gloo_tcp", "pt_nccl", STORE_THREAD)
 """Beginnings of the names of threads that torch starts for a process group or its store (2.5 and later)."""
 AGENT_THREAD = "pt_elastic"
 WORKER_THREAD = "pt_data_worker"
 """Name of a DataLoader's worker (torch/utils/data/_utils/worker.py)."""
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver import main", "torch._inductor")
-"""In the command lines of helpers that every program may have."""
+"""Texts in the command lines of helper processes that every program may have."""
 _IDENTITY = ("RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 """Variables that only a rank and what it starts have in common."""
 _JOBS = (

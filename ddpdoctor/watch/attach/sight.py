@@ -19,9 +19,9 @@ from ddpdoctor.watch.live.stacks import take_stacks
 from ddpdoctor.watch.readers.rings import Ring, find_rings
 
 STILL_S = 10.0
-"""For so long nothing has to move before anything is concluded from stacks: as `run` suspects a rank."""
+"""Seconds for which nothing may move before anything is concluded from stacks; `run` suspects a rank after as long."""
 FIRST_S, NEXT_S = 1.0, 3.0
-"""Between two samples."""
+"""Seconds between the two samples of the first look, and of each later one."""
 OFTEN, OFTEN_S = 30, 3.0
 """Samples, and seconds for them, where only the lines of a rank tell whether it moves."""
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")

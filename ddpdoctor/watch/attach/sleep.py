@@ -1,4 +1,4 @@
-"""For how long the main thread of another process has not run, from the scheduler's own clock."""
+"""How long the main thread of another process has not run, from the scheduler's own clock."""
 
 from __future__ import annotations
 

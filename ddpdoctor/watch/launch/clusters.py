@@ -14,7 +14,7 @@ LOOK_S = 2.0
 MOST_FILES = 64
 """Processes that are looked at: it is the program itself, or one of the first that it starts."""
 MOST_BYTES = 1 << 20
-"""Of a process's events: a program connects before it trains."""
+"""Most bytes of a process's events that are read: a program connects before it trains."""
 
 
 class ClusterWatch:

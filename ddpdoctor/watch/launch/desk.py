@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ADDRESS = "node"
 """Name of the socket at which the agent asks for the sum, in the run's private directory."""
 LOG_BYTES = 8 << 20
-"""Of each log that are read for a sum, half of it at each end: the others wait for it."""
+"""Most bytes of each log that are read for a sum, half of them at each end: the others wait for it."""
 
 
 class Desk:

@@ -20,7 +20,7 @@ takes microseconds for each."""
 LAUNCHER_TENTHS = 450
 """Tenths of a second that a launcher which was told to end may take: torchrun itself gives its ranks 30 s."""
 RANK_TENTHS = 50
-"""The same for ranks whose launcher has gone: what SIGTERM does not end by then gets SIGKILL."""
+"""Tenths of a second that ranks whose launcher has gone may take: what SIGTERM does not end by then gets SIGKILL."""
 AFTER_US = r"""
 IFS= read -r private
 IFS= read -r run

@@ -108,7 +108,7 @@ class Company:
     comparing: Callable[[], CallWatch | None] | None = None
     """Makes what compares the calls of ranks."""
     counting: Callable[[], LoaderWatch | None] | None = None
-    """The same for the lengths of their loaders."""
+    """Makes what compares the lengths of the ranks' loaders."""
     viewing: Callable[[MemoryWatch, Monitor | None], LiveView | None] | None = None
     """Makes what shows the ranks on the terminal."""
     enough: Callable[[], bool] | None = None

@@ -17,7 +17,7 @@ from ddpdoctor.watch.commandline import Split
 VARIABLE, WIDENED = "DDPDOCTOR_AGAINST", "DDPDOCTOR_AGAINST_BATCH"
 """Read by the hook (``ddpdoctor_watch/training/reference.py``)."""
 LAST_STEP = 8
-"""Of an optimizer that is compared, as the hook has it; a reference has been run long enough then."""
+"""Last step of an optimizer that is compared, as the hook has it; a reference has been run long enough then."""
 _MARKS = (b'"event":"compared"', b'"step":%d,' % LAST_STEP)
 
 

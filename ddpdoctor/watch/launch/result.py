@@ -16,7 +16,7 @@ class JobResult:
     """How the launched command ended."""
 
     returncode: int
-    """As subprocess gives it: negative for a signal."""
+    """Exit code as subprocess gives it: negative for a signal."""
     duration_s: float
     memory: MemoryWatch
     signals: list[str] = field(default_factory=list)

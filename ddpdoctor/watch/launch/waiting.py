@@ -25,7 +25,8 @@ LOOK_S = 2.0
 AGENT_S = 300.0
 """After which a command that has no elastic agent so far is taken for one that needs none."""
 HEAD_BYTES = 16_384
-"""Of a process's events: the first says what it is, and an agent's that it is one comes soon after."""
+"""Bytes of a process's events that are read: the first says what it is, and an agent's that it is one comes soon
+after."""
 _TORCHRUN = re.compile(rb'"argv":\[[^][]{0,4000}"(?:torch\.distributed\.run|[^"]{0,400}/torchrun)"')
 STATIC_PORT, C10D_PORT = 29500, 29400
 """torch/distributed/run.py, --master-port; c10d_rendezvous_backend.py, DEFAULT_PORT."""

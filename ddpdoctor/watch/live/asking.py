@@ -28,13 +28,13 @@ from ddpdoctor.watch.rundir import RunDirectory
 ADDRESS = "asked"
 """Name of the socket in the run's private directory."""
 CONTROL = ".supervisor"
-"""Below the run directory while the job lives: where the socket is."""
+"""File below the run directory that says, while the job lives, where the socket is."""
 SAMPLES_S = 1.0
-"""Between the two samples of a look."""
+"""Seconds between the two samples of a look."""
 ANSWER_S = 120.0
 """A look at a thousand ranks takes a minute on two cores."""
 MOST_LOOKS = 1000
-"""Of one run that are kept."""
+"""Most looks of one run that are kept."""
 CONTROL_BYTES = 4096
 LOOK_BYTES = 64 << 20
 

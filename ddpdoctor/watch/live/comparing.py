@@ -25,7 +25,7 @@ from ddpdoctor.watch.readers.rings import Ring, Row
 from ddpdoctor.watch.run_companions import end_thread
 
 TICK_S = 2.0
-"""Between two looks: a ring of 4,096 calls holds them for that long at 2,000 calls a second."""
+"""Seconds between two looks: a ring of 4,096 calls holds them for that long at 2,000 calls a second."""
 PIECE, OVERLAP = 256, 64
 """Calls of a group that are judged at once, and how many of them once more with the next: two calls that have changed
 places may lie on both sides of a cut."""
@@ -34,10 +34,10 @@ MOST_WAITING = 4096
 MOST_KINDS = 20_000
 """Different calls that are told apart."""
 MOST_SHARE, FREE_S = 0.01, 1.0
-"""Of the time of the job that may be spent here, and seconds that are free."""
+"""Largest share of the job's time that comparing may take, and seconds that are free."""
 OVERWRITTEN = "ranks issued collectives faster than they could be compared: some records were overwritten"
 GUARDED = 3
-"""Of the user's own frames whose conditions are looked for."""
+"""Most of the user's own frames whose conditions are searched for."""
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ from ddpdoctor.watch.live.pace import Glance, median_step
 from ddpdoctor.watch.readers.rings import Ring, Row
 
 TICK_S = 0.5
-"""Between two glances at the rings: a few reads of 64 bytes for each rank."""
+"""Seconds between two glances at the rings: a few reads of 64 bytes for each rank."""
 IDLE_SHARE = 0.1
-"""Of one core; a process that uses more is computing."""
+"""Share of one core below which a process is idle; one that uses more is computing."""
 STALL_S, STALL_STEPS = 10.0, 10
 """A rank is suspected after the longer of 10 s and ten median steps (--stall-after auto)."""
 LONGEST_STALL_S = 600.0

@@ -12,7 +12,7 @@ from ddpdoctor.gather.network.listeners import PROC
 from ddpdoctor.gather.scrub import scrub_paths
 
 MOST_LOCKS = 4
-"""Of each process that are kept, those first that it waits for."""
+"""Most locks of each process that are kept, those first that it waits for."""
 MOST_LINES = 10_000
 MOST_FILES = 4096
 """Open files of a process that are compared with the file of a lock."""

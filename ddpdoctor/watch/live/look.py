@@ -37,7 +37,7 @@ MOST_BESIDE = 4
 COUNTED = 4096
 """Records that are looked through for how far each group has come: the whole ring."""
 GUARDED = 6
-"""Of the user's own frames whose conditions are looked for."""
+"""Most of the user's own frames whose conditions are searched for."""
 MOST_CHILDREN = 8
 """Children of a rank that are looked at."""
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -28,8 +28,10 @@ from ddpdoctor.watch.live.stillness import Exchange, read_node
 from ddpdoctor.watch.live.suspicion import Marks, Suspicion, mark, went_on
 from ddpdoctor.watch.run_companions import end_thread
 
+STAGE_WORDS = {"suspected": "suspected", "reminded": "still stalled", "confirmed": "confirmed"}
+"""Stages of a hang that is not proven, as they are said."""
 SAMPLES_S = 0.7
-"""Between the two samples of a look."""
+"""Seconds between the two samples of a look."""
 LOOKS_KEPT = 50
 JOIN_S = 6.0
 """How long a node waits for what the others see before it judges by its own ranks."""
@@ -41,7 +43,7 @@ HELD_S = 45.0
 """After a request to end, ranks raise and leave for this long: torchrun gives them 30 s (--shutdown-timeout). What
 moves meanwhile is no progress."""
 MOST_SHARE, FREE_S = 0.01, 30.0
-"""Of the time of the job that may be spent in looks, and seconds that are free."""
+"""Largest share of the job's time that looks may take, and seconds that are free."""
 
 
 class Monitor:
@@ -314,7 +316,7 @@ class Monitor:
         else:
             marks = mark(glances)
             self._suspicion = Suspicion(seen, marks, frozenset(ruling.ranks) & marks.keys())
-            self._say(stage, f"{stage} after {seen.still_s:.0f} s: {ruling.headline}")
+            self._say(stage, f"{STAGE_WORDS[stage]} after {seen.still_s:.0f} s: {ruling.headline}")
         if ends:
             self._ended = ruling
 

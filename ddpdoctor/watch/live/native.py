@@ -17,9 +17,10 @@ from ddpdoctor.evidence.standstill import Standstill
 from ddpdoctor.watch.live.stacks import PARALLEL_DUMPS, PERMISSION_HINT, find_py_spy, is_refused
 
 LIMIT_S = 60.0
-"""For one process. py-spy reads torch's symbols in some 0.6 s; where it is killed, the process may stay stopped."""
+"""Seconds for one process. py-spy reads torch's symbols in some 0.6 s; where it is killed, the process may stay
+stopped."""
 MOST_RANKS = 8
-"""Of one job that `run` looks into unasked."""
+"""Most ranks of one job that `run` looks into unasked."""
 MOST_FRAMES = 24
 _UNSUPPORTED = re.compile(
     r"not supported on your platform|(unexpected|wasn't expected).*--native|--native.*wasn't"

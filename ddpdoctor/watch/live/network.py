@@ -19,8 +19,8 @@ from ddpdoctor.gather.network.netlink import (
 from ddpdoctor.gather.process_state import PARENT, read_stat
 
 MOST_CONNECTIONS = 1024
-"""Of one node that are kept, a third of a megabyte in a look: those on which something waits first, then those to other
-hosts."""
+"""Most connections of one node that are kept, a third of a megabyte in a look: those on which something waits first,
+then those to other hosts."""
 Ends = tuple[tuple[str, int], tuple[str, int]]
 
 

@@ -12,7 +12,7 @@ from ddpdoctor.watch.readers.rings import Row
 BLOCKED_S = 1.0
 """A call that takes longer counts as waiting."""
 EASING = 0.98
-"""By which the time before a look shrinks again with each change that was seen."""
+"""Factor by which the time before a look shrinks again with each change that was seen."""
 QUIET_S = 1.5
 """Where some wait and the others use no processor: for so long nothing may happen before stacks are taken."""
 HANG_S = 300.0
@@ -60,7 +60,8 @@ class Pace:
     _began_ns: int | None = None
     """Since when ranks that have called nothing yet use no processor."""
     still_s: float = 0.0
-    """For how long nothing had happened when the last look was due; before any call: no rank had used a processor."""
+    """Seconds for which nothing had happened when the last look was due; before any call: no rank had used a
+    processor."""
     moved: bool = False
     """The last call of `due` saw that something had happened since the one before."""
 

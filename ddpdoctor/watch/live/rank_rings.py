@@ -11,7 +11,7 @@ from ddpdoctor.watch.live.look import TICKS, read_pulse
 from ddpdoctor.watch.readers.rings import Ring, find_rings
 
 AGAIN_S = 2.0
-"""Between two looks into the journal of a process that is no rank so far."""
+"""Seconds between two looks into the journal of a process that is no rank so far."""
 
 
 def choose_job(rings: Sequence[Ring]) -> list[Ring]:

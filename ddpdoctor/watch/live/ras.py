@@ -25,7 +25,7 @@ DEFAULT = "localhost:28028"
 PROTOCOL = 2
 """NCCL_RAS_CLIENT_PROTOCOL there; a service of another one is asked all the same, as NCCL's client does."""
 LIMIT_S = 3.0
-"""For the whole conversation: the job is about to be ended."""
+"""Seconds for the whole conversation: the job is about to be ended."""
 WAIT_S = 2
 """What the service may wait for other processes; it gathers from all of them."""
 MOST_BYTES = 1 << 20

@@ -26,17 +26,17 @@ from ddpdoctor.watch.readers.recording import join_recorder
 from ddpdoctor.watch.readers.rings import Ring
 
 LIMIT_S = 2.0
-"""For all ranks together: nothing is held up for longer."""
+"""Seconds for the answers of all ranks together: nothing is held up for longer."""
 LARGEST = 16 << 20
 """Bytes of one answer; torch's default of 2,000 entries takes 1.2 MB."""
 LAST = 500
 """Entries of a rank that are looked at; the dump has all."""
 KEPT_BYTES = 64 << 20
-"""Of the dumps of one run, but for those taken before it is ended."""
+"""Most bytes of the dumps of one run that are kept, but for those taken before it is ended."""
 STOPPED = ("T", "t")
 """States of /proc in which no thread of a process runs."""
 FOLDER = "recorder"
-"""Below the run directory: a folder for each look."""
+"""Folder below the run directory, with a folder for each look in it."""
 _QUESTION = b"POST /handler/fr_trace_json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _HEAD = 4096
 """Bytes of an answer's head."""
@@ -62,7 +62,7 @@ class _Store:
 
     run: Path
     name: str
-    """Of the folder, below the run directory."""
+    """Name of the folder, below the run directory."""
     room: int | None
     """Bytes; None: as many as there are."""
     written: int = 0

@@ -24,9 +24,9 @@ STANDSTILL = ("T", "t", "D")
 PARALLEL_DUMPS = 4
 """Each dump is one short process; more at once only compete for the same cores as the ranks."""
 _CALLS = "torch/distributed/"
-"""In the names of files from which torch makes collectives of its own, e.g. of checkpoints in the background."""
+"""Part of the names of files from which torch makes collectives of its own, e.g. of checkpoints in the background."""
 ATTEMPTS = 3
-"""Of a dump: one that is taken while the process runs may be torn, and the next one is not."""
+"""Attempts at a dump: one that is taken while the process runs may be torn, and the next one is not."""
 PERMISSION_HINT = (
     "py-spy has no permission to read other processes here: run as root, or `sudo sysctl "
     "kernel.yama.ptrace_scope=0`, or give the container `--cap-add SYS_PTRACE`"

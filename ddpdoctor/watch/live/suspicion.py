@@ -29,7 +29,7 @@ class Suspicion:
 
     look: Standstill
     marks: Marks
-    """Of the ranks of this node."""
+    """How far the ranks of this node had come."""
     suspects: frozenset[int]
     """Those of them that are at fault; none where nobody is, or ranks of other nodes."""
 

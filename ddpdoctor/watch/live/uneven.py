@@ -27,11 +27,11 @@ TICK_S = 2.0
 KINDS = (b'"event":"loader"', b'"event":"batch"', b'"event":"tensors"')
 """What has to be known: the lengths, that a model in training is given the batches, and who reduces with whom."""
 MOST_EVENTS = 120
-"""Of one rank that are read: the first iterations of each loader tell."""
+"""Most events of one rank that are read: the first iterations of each loader tell."""
 PIECE = 4 << 20
 """Bytes of a journal that are read at once."""
 MOST_SHARE, FREE_S = 0.005, 0.5
-"""Of the time of the job that may be spent here, and seconds that are free."""
+"""Largest share of the job's time that comparing loaders may take, and seconds that are free."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ddpdoctor.evidence.standstill import Standstill
 
 PARCEL_BYTES = 700_000
-"""Of a sum, compressed: the agent takes 1 MiB."""
+"""Most bytes of a parcel, compressed: the agent takes 1 MiB."""
 UNPACKED_BYTES = 15 << 20
 WORDS = 2000
 """Characters of a process's last words that a sum has when it must be made smaller."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.events import AnyEvent
 
 FOLDER = "nodes"
-"""Below the run directory of the head: what the other nodes told, one file for each."""
+"""Folder below the run directory of the head that holds what the other nodes told, one file for each."""
 EVENTS_BYTES = 64 << 20
 NODES = 16_384
 RANKS = 1 << 20

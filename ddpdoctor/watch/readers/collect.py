@@ -51,7 +51,7 @@ EVENTS_LIMIT = 64 << 20
 _FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _FAULT_LIBRARY = re.compile(r'^  Binary file "(?P<file>[^"]{1,400})", at ')
 _RUNTIME = ("python", "libpython", "libc.so", "libc-", "libpthread", "ld-linux", "linux-vdso")
-"""Of the interpreter and the C library, through which every signal comes."""
+"""How file names of the interpreter and the C library begin, through which every signal comes."""
 _FAULT_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
 
 

@@ -18,11 +18,12 @@ from ddpdoctor.evidence.standstill import Call, Recorded, Recorder, Stand
 from ddpdoctor.facts.collectives import operation_of
 
 OPEN = 20
-"""Of the calls of a rank that are not over."""
+"""Most calls of a rank that are not over and are kept."""
 APART_S = 0.2
-"""Between the moments at which ring and recorder saw one call: microseconds, and what clocks were corrected by."""
+"""Most seconds between the moments at which ring and recorder saw one call: they are microseconds apart, and what
+clocks were corrected by."""
 SHORT_S = 0.002
-"""By which the two may differ where nothing was corrected."""
+"""Most seconds by which ring and recorder may differ where nothing was corrected."""
 
 
 @dataclass(slots=True)

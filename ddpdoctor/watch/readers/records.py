@@ -44,7 +44,7 @@ from ddpdoctor.phases import LONGEST
 from ddpdoctor.source import is_source
 
 ANOMALY = "anomaly mode"
-"""Of autograd: a setting that is no variable."""
+"""Name under which autograd's anomaly mode is recorded: a setting that is not a variable."""
 MESSAGE_LIMIT = 4000
 MOST_DEEP = 4
 """Groups of exceptions within groups that are looked into."""

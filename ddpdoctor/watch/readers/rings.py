@@ -93,7 +93,7 @@ class Ring:
     ended: bool = False
     """Its interpreter has said that it ends."""
     status: int | None = None
-    """With which it said that it ends; 1 where an exception came out of it."""
+    """Exit status with which its interpreter said that it ends; 1 where an exception came out of it."""
     main_thread: int = 0
     accelerated: bool = False
     """Its torch was built for a device beside the processor."""

@@ -13,7 +13,7 @@ from ddpdoctor.watch.readers.loaders import RankLoaders, read_count
 from ddpdoctor.watch.readers.records import Shortener
 
 ITERATIONS = 3
-"""Of one loader that are kept."""
+"""Most iterations of one loader that are kept."""
 LOADERS = 40
 """Iterations that are kept in all."""
 SKETCH = 128

@@ -35,7 +35,7 @@ class Kill:
     pid: int | None = None
     pgid: int | None = None
     frames: tuple[Frame, ...] = ()
-    """Of the call, where the process sends it to itself."""
+    """Frames of the call, where the process sends the signal to itself."""
 
 
 def name_senders(

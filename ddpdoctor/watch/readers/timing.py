@@ -23,7 +23,8 @@ MOST = 1 << 62
 FEWEST_LOOKS = 10
 """Iterations that say how long ranks take to their first bucket: not the first ones of a job alone."""
 CLOCKS_NS = 1_000_000_000
-"""By which clocks of one node may seem apart: ranks in time namespaces of their own are not compared."""
+"""Nanoseconds by which the clocks of ranks on one node may seem apart: ranks in time namespaces of their own are not
+compared."""
 _PHASES = 3 + len(PHASES)
 
 Locate = Callable[[int, int], tuple[Frame, ...]]
@@ -50,7 +51,7 @@ class _Rank:
     width: int
     columns: list[_Column]
     looks: dict[int, LookRow]
-    """By their iteration."""
+    """DistributedDataParallel's own times, by number of the iteration."""
     offset_ns: int
     group: tuple[int, ...] | None
 

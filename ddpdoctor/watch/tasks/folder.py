@@ -38,7 +38,7 @@ GENERATIONS = 1000
 ABOUT_BYTES = 65_536
 BEAT_S = 2.0
 BEATS_A_SECOND = 50
-"""Of all tasks together: of many each gives its signs of life more rarely."""
+"""Signs of life per second of all tasks together: with many tasks, each gives its own more rarely."""
 SILENT_BEATS = 5
 """Signs of life that may be missing: a full machine is late, and so is NFS."""
 _SLOT = re.compile(r"task-(0|[1-9][0-9]{0,5})")
@@ -118,7 +118,7 @@ class Folder:
 
     @property
     def beat_s(self) -> float:
-        """Between two signs of life."""
+        """Seconds between two signs of life of this task."""
         return max(BEAT_S, self.task.count / BEATS_A_SECOND)
 
     def start(self) -> None:

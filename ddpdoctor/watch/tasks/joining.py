@@ -19,9 +19,9 @@ from ddpdoctor.watch.tasks.folder import Folder, Seen, read_some
 from ddpdoctor.watch.tasks.looks import join_looks, number_places
 
 END_BYTES = 64 << 20
-"""Of what one task says at its end."""
+"""Most bytes of what one task says at its end."""
 LOG_BYTES = 8 << 20
-"""Of each log of a task that could not say what it saw, half of it at each end."""
+"""Most bytes read of each log of a task that could not say what it saw, half of them at each end."""
 NAMED = 8
 """Tasks without an end that are named."""
 

@@ -24,7 +24,8 @@ counts as gone: a host that was lost is told from one that is slow."""
 JUDGING_S = 15.0
 """How long others that failed wait for the verdict beyond that; it takes about a second."""
 STEP_S, STEP_EACH_S = 0.05, 0.002
-"""Between two looks at the folder, and what each task adds to it: all that failed look, at a file system of many."""
+"""Seconds between two looks at the folder, and seconds that each task adds: all that failed look, at a file system
+shared by many."""
 
 
 class Bench:

@@ -19,9 +19,9 @@ PATIENCE_S, RETRY_S = 1.0, 0.1
 RATE_S = 10.0
 """Time over which steps per second are taken."""
 STILL_S = 3.0
-"""From then on the view says how long no rank has begun or ended a call; usual steps are shorter."""
+"""Seconds after which the view says how long no rank has begun or ended a call; usual steps are shorter."""
 LEAST_COLUMNS = 50
-"""Of a terminal in which something is drawn."""
+"""Fewest columns of a terminal in which something is drawn."""
 MOST_COLUMNS = 120
 """Longer lines are hard to read."""
 

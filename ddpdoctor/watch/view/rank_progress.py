@@ -58,7 +58,7 @@ class RankProgress:
     behind: int = 0
     """How many calls, or forwards, it is behind the first rank."""
     late_s: float | None = None
-    """By how much it comes later than the others to calls that all make, in the median; None where that cannot be
+    """Median of the seconds by which it comes later than the others to calls that all make; None where that cannot be
     told."""
     spent: tuple[float, ...] = ()
     """Seconds of its newest steps by phase (`evidence.training.timing.PHASES`), where it has written them down."""
@@ -90,7 +90,7 @@ class _Known:
     """What was counted of one rank so far."""
 
     number: int = 0
-    """Of the newest record that was counted."""
+    """Number of the newest record that was counted."""
     places: Counter[int] = field(default_factory=Counter)
     missed: bool = False
     forwards: dict[int, int] = field(default_factory=dict)

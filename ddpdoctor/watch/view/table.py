@@ -22,9 +22,9 @@ from ddpdoctor.watch.view.rank_progress import (
 )
 
 LEAST_ROWS = 10
-"""Of a terminal in which something is drawn; the view has half of them."""
+"""Fewest rows of a terminal in which something is drawn; the view has half of the terminal's rows."""
 LEAST_SHARE = 0.005
-"""Of a step, for a phase to be named."""
+"""Smallest share of a step for which a phase is named."""
 MOST_SAID = 3
 """Lines of what the monitor says."""
 QUIET_S = 2.0

@@ -70,7 +70,7 @@ def helper_not_called(file: File) -> Iterator[Edit]:
             )
 
 
-@operator("meters-not-synchronized", "NUM005", words="meters are not synchronized over the ranks")
+@operator("meters-not-synchronized", "NUM005", words="meters are not synchronized across ranks")
 def meters_not_synchronized(file: File) -> Iterator[Edit]:
     for call in file.calls("synchronize_between_processes", "all_reduce"):
         line = file.statement(call)

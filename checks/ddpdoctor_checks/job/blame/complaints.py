@@ -26,6 +26,7 @@ TIMED_OUT = (
     "loader-seed-timed-out",
 )
 """Entries of ranks that waited to the end of a limit."""
+ID_TIMED_OUT = "nccl-id-timed-out"
 STORE_BARRIER = ("store-barrier-waits", "store-barrier-timed-out")
 """Entries in which a rank of a group says that it waits at the store for the others."""
 UNREACHED = ("client-timed-out", "client-refused", "client-timed-out-unnamed", "client-unanswered")
@@ -99,6 +100,10 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
         odd[0].groups = {**odd[0].groups, **apart.groups}
         _blame(diagnosis, "COL003", odd, apart.ranks)
         return
+    roots = _find_roots(diagnosis, late)
+    if roots:
+        _blame(diagnosis, "COL002", late, roots)
+        return
     lag = find_lag(diagnosis) if late else None
     if lag is not None and lag.inside:
         _blame(diagnosis, "COL005", late, lag.ranks)
@@ -136,6 +141,22 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
     diagnosis.reason = "; ".join(
         [f"only affected ranks were seen ({waiting[0].words})", *there, *([unheard] if unheard else [])]
     )
+
+
+def _find_roots(diagnosis: Diagnosis, late: Sequence[Failure]) -> RankSet:
+    """Return the ranks whose NCCL id all others waited for; none where one of them complained too.
+
+    The first rank of a group publishes the id when it begins its own first collective on GPUs there
+    (``ProcessGroupNCCL::broadcastUniqueNCCLID``). The numbers in the message are those in the group: they are taken for
+    ranks of the job where the number of the one that waited is its rank.
+    """
+    roots = set()
+    for each in late:
+        if each.entry is None or each.entry.id != ID_TIMED_OUT or each.groups.get("rank") != str(each.rank):
+            return RankSet()
+        roots.add(int(each.groups["root"]))
+    failed = {each.rank for each in diagnosis.failures if each.level != Level.ENDED}
+    return RankSet() if roots & failed else RankSet(roots)
 
 
 def _timed_out(diagnosis: Diagnosis) -> RankSet:

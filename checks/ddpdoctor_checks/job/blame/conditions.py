@@ -24,8 +24,8 @@ LAUNCHERS = ("agent", "its parent")
 """How senders of signals begin that pass on what happened elsewhere: torchrun's agent, and who started the rank."""
 
 IN_PLACE_CURED = (2, 13)
-"""From this torch on the in-place broadcast of buffers was seen not to break a second forward (row D06 of the
-list of failure modes: not reproduced on 2.13.0)."""
+"""First version of torch with which the in-place broadcast of buffers was seen not to break a second forward (row D06
+of the list of failure modes: not reproduced on 2.13.0)."""
 
 
 @dataclass(slots=True)

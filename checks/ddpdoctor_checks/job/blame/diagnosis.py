@@ -43,9 +43,9 @@ class Diagnosis:
     attempt: int = 0
     job: JobEnd | None = None
     failures: list[Failure] = field(default_factory=list)
-    """Of ranks, in no order."""
+    """Failures of ranks, in no order."""
     beside: list[Failure] = field(default_factory=list)
-    """Of launchers and other processes, where no rank failed on its own account."""
+    """Failures of launchers and other processes, where no rank failed on its own account."""
     cause: Group | None = None
     others: list[Group] = field(default_factory=list)
     """Failures of their own that came later, in order."""
@@ -59,7 +59,7 @@ class Diagnosis:
     earlier: tuple[tuple[int, Group], ...] = ()
     """Other attempts that failed, and what failed first in each."""
     all_failures: tuple[Failure, ...] = ()
-    """Of ranks, in all attempts."""
+    """Failures of ranks, in all attempts."""
     recovered: bool = False
     """A later attempt ended well."""
     world: RankSet = field(init=False)

@@ -8,8 +8,8 @@ from ddpdoctor.evidence.job import NotableLine, TextMatch
 from ddpdoctor.evidence.texts.matching import CONSEQUENCE, find_entry, match_line
 from ddpdoctor_checks.job.blame.complaints import TIMED_OUT
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.job.blame.failures import OWN, SOFT, WAITING, Failure, is_of_stack, quote_line
-from ddpdoctor_checks.job.blame.said import DECISIVE, GENERIC, LAST, QUIET, list_settled
+from ddpdoctor_checks.job.blame.failures import OWN, QUIET, SOFT, WAITING, Failure, is_of_stack, quote_line
+from ddpdoctor_checks.job.blame.said import DECISIVE, GENERIC, LAST, list_settled
 
 LOSSES = frozenset({
     *TIMED_OUT, "nccl-remote-error", "nccl-peer-closed", "nccl-aborted", "gloo-peer-gone", "nccl-takes-process-down",

@@ -50,7 +50,7 @@ _CLOSED = frozenset({"ConnectionResetError", "BrokenPipeError", "ConnectionRefus
 """What a rank raises where the process that it reads from is gone."""
 _DEADLY = (ABRT, BUS, KILL, SEGV)
 _REMOTE = ("RemoteTraceback", "_RemoteTraceback")
-"""Of multiprocessing.pool, and of concurrent.futures and joblib."""
+"""Exceptions of multiprocessing.pool, and of concurrent.futures and joblib."""
 _WORKER_PIDS = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d[\d, ]{0,200})\)")
 _SNIPPET = re.compile(r"^\[Rank (?P<ranks>\d[\d,]{0,400}) Error Snippet\]:\n", re.MULTILINE)
 """Before the traceback of each rank in Ray Train's error (ray/train/v2, worker_group/poll.py)."""
@@ -76,7 +76,7 @@ class _Told:
     entry: TextEntry | None
     groups: dict[str, str]
     ranks: tuple[int, ...] = ()
-    """Of which the exception says that they raised it."""
+    """Ranks of which the exception says that they raised it."""
 
     @property
     def complains(self) -> bool:

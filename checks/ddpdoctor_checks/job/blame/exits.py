@@ -36,6 +36,8 @@ from ddpdoctor_checks.job.blame.failures import (
 )
 from ddpdoctor_checks.job.blame.views import View
 
+FALLS_BACK = frozenset({"ofi-plugin-unusable"})
+"""Entries of a plugin for adapters that this node may not have at all: NCCL goes on with another network."""
 FATAL = (4, 5, ABRT, BUS, 8, SEGV)
 """Signals that a process gets for what it did itself (signal(7): ILL, TRAP, ABRT, BUS, FPE, SEGV)."""
 AGENT_LOOKS_S = 1.0
@@ -120,11 +122,19 @@ def _is_of_thread(failure: Failure) -> bool:
     return failure.exception is not None and failure.exception.kind == "thread"
 
 
+def _aborts_at_exit(view: View, context: Context) -> bool:
+    """Whether a log has C++'s words for a thread that was still running when the process ended, and they may be its."""
+    texts = [*view.texts, *context.views.loose]
+    return any(text.entry == "aborted-at-exit" and text.rank in (None, view.rank) for text in texts)
+
+
 def _judge_death(view: View, signal: int, thread: Failure | None, context: Context) -> Failure:
     """Judge a process that a signal ended; one of its threads may have raised something long before."""
     process = view.process
     if process is not None and process.clean_end and signal in FATAL and process.exit_how is None:
         return Failure(view, Level.AT_EXIT, "ERR010", name_signal(signal))
+    if signal == ABRT and process is not None and not process.watched and _aborts_at_exit(view, context):
+        return Failure(view, Level.AT_EXIT, "ERR010", name_signal(signal), sure="medium")
     failure = _judge_signal(view, signal, context)
     failure.before = thread
     if thread is not None and failure.level not in OWN:
@@ -164,7 +174,7 @@ def _choose_text(view: View) -> tuple[TextEntry, TextMatch] | None:
 def _judge_texts(view: View, context: Context) -> Failure | None:
     """Judge a rank of which only texts are known, from logs."""
     found = _choose_text(view)
-    if found is None:
+    if found is None or found[0].id in FALLS_BACK:
         return None
     entry, text = found
     code = settle_text(view, entry, text.groups, context)

@@ -26,7 +26,7 @@ class Lag:
     enqueued: dict[int, int]
     """Rank -> last work that it asked for on the group."""
     inside: RankSet = field(default_factory=RankSet)
-    """Of the ranks, those that had started the call, as torch 2.14 and later say."""
+    """Those of ``ranks`` that had started the call, as torch 2.14 and later say."""
 
 
 def find_lag(diagnosis: Diagnosis) -> Lag | None:

@@ -23,7 +23,7 @@ _WHY = (
     "there"
 )
 _ADDRESSES = ("connectFullMesh failed", "NCCL error", "socketPollConnect", "Connection refused")
-"""In what ranks say that used an address of a peer which is no more."""
+"""Texts in what ranks say that used an address of a peer which is no more."""
 
 
 def explain_restarts(diagnosis: Diagnosis) -> list[EvidenceItem]:

@@ -9,7 +9,9 @@ from ddpdoctor.evidence.texts.matching import CAUSE, CONSEQUENCE, find_entry
 from ddpdoctor_checks.job.blame.conditions import ABRT, KILL, settle_text
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import (
+    DIFFERING,
     DOUBTED,
+    QUIET,
     SOFT,
     WAITING,
     Failure,
@@ -32,6 +34,7 @@ RULED = frozenset(
         "hydra-saw-signal",
         "launcher-names-signal",
         "launcher-saw-signal",
+        *DIFFERING,
         "memory-lock-limited",
         "mpi-process-received-signal",
         "mpirun-saw-signal",
@@ -49,19 +52,14 @@ RULED = frozenset(
     }
 )
 """Entries with a condition that their rule or the order of blame sees to."""
-QUIET = frozenset({
-    "device-newer-than-torch", "fabric-manager-failed", "memory-lock-limited", "nccl-connect-retries",
-    "nccl-loopback-chosen", "peer-path-redirected", "plugin-not-loaded", "store-unroutable",
-})  # fmt: skip
-"""Entries of lines that a job may print which runs well: they explain a failure, and are none."""
 LAST = frozenset({
     "container-ended", "launcher-names-signal", "launcher-saw-signal", "ray-worker-died", "scheduler-cancelled",
     "scheduler-saw-signal",
     "shell-said-death", "shell-saw-signal",
 })  # fmt: skip
 """Entries that only say that a process is gone."""
-STUCK = frozenset({"peer-path-redirected"})
-"""Of these the entries that explain a job without an end too, with low confidence: nothing else speaks of it."""
+STUCK = DIFFERING | {"peer-path-redirected"}
+"""Entries of `QUIET` that explain a job without an end too, with low confidence: nothing else speaks of it."""
 GONE_NODES = frozenset(
     {
         "kernel-node-ended",

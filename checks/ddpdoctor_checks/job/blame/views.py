@@ -18,7 +18,7 @@ from ddpdoctor.evidence.job import (
 )
 
 CLOCK_TOLERANCE_S = 1.0
-"""By how much clocks of nodes may differ unnoticed: as in ENV015 (chrony and ntpd keep a cluster within
+"""Seconds by which clocks of nodes may differ unnoticed: as in ENV015 (chrony and ntpd keep a cluster within
 milliseconds; above a second logs cannot be ordered)."""
 
 LOADER = "loader-worker"

@@ -35,7 +35,7 @@ class LastCall:
     sides: tuple[LastSide, ...]
     """The most ranks first."""
     left: tuple[LastSide, ...] = ()
-    """Of sides of which none has more than half of the ranks, the one whose call never followed those before it."""
+    """The side whose call never followed those before it, where none has more than half of the ranks."""
 
     @property
     def odd(self) -> tuple[LastSide, ...]:

@@ -117,7 +117,7 @@ class GroupCalls:
     members: RankSet
     """All that is known of them: where no dump tells it, those that called something."""
     lines: dict[int, Line]
-    """Of members of which there is a dump."""
+    """Calls of each member of which there is a dump, by rank."""
     default: bool = False
     certain: bool = True
     """Something tells its members."""

@@ -21,7 +21,7 @@ class Side:
     """Place in `CallLog.calls`; None: they made none."""
     site: Frame | None = None
     last: int | None = None
-    """Of ranks that made none: their call before."""
+    """Place in `CallLog.calls` of the call before, for ranks that made none; None where there was none."""
     last_number: int = 0
 
 

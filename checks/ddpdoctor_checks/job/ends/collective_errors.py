@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.common.frames import tell_line
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, choose_form, join_words, name_set
+from ddpdoctor_checks.job.blame.complaints import ID_TIMED_OUT
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.exits import list_exits
+from ddpdoctor_checks.job.blame.failures import Level
 from ddpdoctor_checks.job.blame.lagging import Lag, find_lag
 from ddpdoctor_checks.job.calls.last import LastCall, describe_call, find_last_mismatch
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
@@ -51,21 +53,26 @@ def _describe_missing(diagnosis: Diagnosis, group: Group) -> Clause:
     lag = find_lag(diagnosis)
     if lag is not None and group.first.entry is not None and group.first.entry.id == "nccl-timed-out":
         return _describe_lag(group, lag)
+    by_id = group.first.entry is not None and group.first.entry.id == ID_TIMED_OUT
+    call = "the first collective on GPUs" if by_id else "the barrier"
     return Clause(
-        (
-            f"{name} never reached the barrier in which {name_set(group.ranks)} "
-            f"waited{_at(group)}{_limit(group)}."
-        ),
+        (f"{name} never reached {call} in which {name_set(group.ranks)} waited{_at(group)}{_limit(group)}."),
         (
             Fix(
                 f"check what {who} did at that time: a rank-dependent branch, a loop that ended earlier, an "
                 "exception that was caught"
             ),
-            Fix("call the barrier on every rank, outside of any rank-dependent `if`"),
+            Fix(
+                "where it was loading or preprocessing data, or compiling, before it: raise the timeout of "
+                "init_process_group, or let the other ranks wait on a gloo group"
+                if by_id
+                else "call the barrier on every rank, outside of any rank-dependent `if`"
+            ),
         ),
         {"missing": list(missing)},
         whole=True,
         ranks=missing,
+        confidence="medium" if by_id else None,
     )  # fmt: skip
 
 
@@ -149,8 +156,22 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
     guessed = (
         not both and not odd and "own" not in groups
     )  # gloo's ring brings data from a neighbour of the odd rank
+    if not odd and "own" not in groups:
+        details["side"] = "unknown"
+    elsewhere = _list_elsewhere(diagnosis, group) if "side" in details else []
+    if elsewhere:
+        told += f"; {_tell_elsewhere(elsewhere)} at that time"
+        places = (*places, *(in_frame(line, there, "victim") for line, there in elsewhere))
     if guessed:
         told += "; the rank that detects it need not be the one that differs"
+    if elsewhere:
+        fixes.insert(
+            0,
+            Fix(
+                "check why ranks were at different lines: a rank-dependent `if`, a loop that ends earlier on some "
+                "ranks, an exception that some ranks caught"
+            ),
+        )
     untold = "own" not in groups and (again is None or again.details["rerun"] == "skipped")
     if untold and not _detail_crashes(diagnosis):
         fixes.insert(
@@ -170,6 +191,34 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         # Ranks whose calls are not known may be those that differ, whoever noticed it first.
         victims=diagnosis.world.minus(odd) if odd else RankSet(),
         places=places,
+    )
+
+
+def _list_elsewhere(diagnosis: Diagnosis, group: Group) -> list[tuple[Frame, RankSet]]:
+    """Return the lines at which ranks lost their peers, where those are others than that of the mismatch."""
+    own = group.first.line
+    if own is None:
+        return []
+    lines: dict[tuple[str, int], tuple[Frame, RankSet]] = {}
+    for failure in diagnosis.failures:
+        line = failure.line
+        if (
+            failure.rank is None
+            or failure.rank in group.ranks
+            or line is None
+            or failure.level == Level.ENDED
+        ):
+            continue
+        if (line.file, line.line) != (own.file, own.line):
+            known = lines.get((line.file, line.line), (line, RankSet()))[1]
+            lines[line.file, line.line] = (line, known.union(RankSet([failure.rank])))
+    return sorted(lines.values(), key=lambda each: -len(each[1]))[:MOST_SIDES]
+
+
+def _tell_elsewhere(elsewhere: Sequence[tuple[Frame, RankSet]]) -> str:
+    return join_words(
+        f"{name_set(ranks)} {choose_form(len(ranks), 'was', 'were')}{tell_line(line)}"
+        for line, ranks in elsewhere
     )
 
 

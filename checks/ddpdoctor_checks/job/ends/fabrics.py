@@ -63,6 +63,7 @@ CLAUSES: dict[str, Describe] = {
     "BKD013": _describe,
     "NET013": _describe,
     "NET016": _describe,
+    "ENV004": _describe,
     "ENV005": _describe,
     "ENV013": _describe,
     "COL001": _describe,

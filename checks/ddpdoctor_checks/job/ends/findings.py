@@ -11,12 +11,12 @@ from ddpdoctor.judge import Finding, Fix
 from ddpdoctor_checks.common.frames import user_frames
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.doubts import list_doubts, lower
-from ddpdoctor_checks.job.blame.failures import Level, describe_exception
+from ddpdoctor_checks.job.blame.failures import DIFFERING, QUIET, Level, describe_exception
 from ddpdoctor_checks.job.blame.restarts import advise_restarts, explain_restarts
-from ddpdoctor_checks.job.blame.said import QUIET
 from ddpdoctor_checks.job.calls.first_difference import WAITED, knows_better
 from ddpdoctor_checks.job.ends.aftereffects import describe_sequence
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
+from ddpdoctor_checks.job.ends.launch_size import list_small_launches
 from ddpdoctor_checks.job.ends.lines import BETWEEN, list_places
 from ddpdoctor_checks.job.ends.rerun import rerun
 from ddpdoctor_checks.job.ends.seen import keep_once, list_seen
@@ -27,6 +27,8 @@ from ddpdoctor_checks.job.silent.unwaited import left_unsent
 MOST_LATER = 4
 """Later failures that are findings of their own; more are counted in the details of the first."""
 TIMEOUT, EARLY = "COL005", "COL008"
+UNSET = "ENV001"
+"""Code of variables that a launcher sets for each rank: one that started too few ranks set none."""
 NETWORK = ("NET011", "NET014")
 """Codes of the network that a look at connections settles."""
 UNHEARD = (TIMEOUT, "NET011", "NET015")
@@ -51,7 +53,8 @@ def tell(diagnosis: Diagnosis, clauses: Mapping[str, Describe]) -> Iterator[Find
         if not told or cause.code not in NETWORK:
             finding = make_finding(diagnosis, cause, choose_words(cause, clauses[cause.code or ""]))
             unsent = cause.code == EARLY and _left_unsent(evidence, finding)
-            if told or unsent or (cause.code == TIMEOUT and seen is not None and seen.ranks):
+            small = cause.code == UNSET and any(list_small_launches(evidence))
+            if small or told or unsent or (cause.code == TIMEOUT and seen is not None and seen.ranks):
                 finding = replace(finding, role="consequence", decisive=False)
             yield finding
     for group in diagnosis.others[:MOST_LATER]:
@@ -68,6 +71,7 @@ LEADS = {
     "COL001": "a collective returned an incorrect result", "COL009": "a process does not respond any more",
     "COL003": "ranks issued mismatched collectives", "COL011": "a send or receive has no counterpart",
     "ENV002": "two processes use one rank", "ENV003": "ranks have different world sizes",
+    "ENV004": "hosts set different values",
     "ENV005": "ranks use different versions of NCCL", "ENV008": "/dev/shm is too small for NCCL",
     "ENV009": "the limit on open files was reached", "ENV010": "NCCL could not lock memory for RDMA",
     "ERR002": "host memory ran out", "NET015": "a node is gone",
@@ -86,6 +90,8 @@ LEADS = {
 def choose_words(group: Group, describe: Describe) -> Describe:
     """Return what describes a group: where a line of NCCL's or of the kernel's decided, its code and the line."""
     entry = group.first.entry
+    if entry is not None and entry.id in DIFFERING:
+        return _describe_difference
     by_line = entry is not None and (entry.templates or entry.fix) and group.first.exception is None
     return describe_line if by_line and group.code in LEADS and group.code not in OWN_WORDS else describe
 
@@ -106,6 +112,22 @@ def describe_line(diagnosis: Diagnosis, group: Group) -> Clause:
         (Fix(fix),) if fix else (more,),
         {name: value for name, value in first.groups.items() if name in NAMED},
     )
+
+
+DIFFERS = {
+    "hosts-use-different-networks": "NCCL did not choose the same network on all hosts",
+    "hosts-use-different-nccl": "The version of NCCL is not the same on all hosts",
+    "hosts-set-different-values": "{variable} is not the same on all hosts",
+}
+"""Leads of the entries of `DIFFERING`."""
+
+
+def _describe_difference(diagnosis: Diagnosis, group: Group) -> Clause:
+    """Return the words of what only all hosts together show: no process said it, and none is to blame."""
+    clause = describe_line(diagnosis, group)
+    groups = group.first.groups
+    lead = DIFFERS[group.first.entry.id if group.first.entry else ""].format_map(groups)
+    return replace(clause, what=f"{lead}: {groups['what']}.", whole=True, ranks=RankSet())
 
 
 def _find_in_look(evidence: Evidence) -> Finding | None:

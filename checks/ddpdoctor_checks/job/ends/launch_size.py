@@ -30,22 +30,9 @@ processes as they are asked for, or fail.
 def find_small_launch(evidence: Evidence) -> Iterable[Finding]:
     """A launcher was asked for several ranks and started its script in fewer processes."""
     require_job(evidence)
-    launchers = [
-        (each, asked) for each in evidence.processes if (asked := read_count(each.command)) is not None
-    ]
-    for launcher, asked in launchers:
-        below = list(_list_below(launcher, evidence.processes))
-        scripts = [each for each in below if each.parent == launcher.pid and _runs_script(each, launcher)]
-        started = max(
-            len(scripts),
-            len({each.rank for each in below if each.is_rank and each.rank is not None}),
-            *(each.world_size or 0 for each in below),
-            0,
-        )
-        # The others of a launch that has only begun may still come; an end that was not seen shows nothing either.
-        if not scripts or started >= asked or not all(map(_has_ended, scripts)):
-            continue
+    for launcher, asked, started, scripts in list_small_launches(evidence):
         words = scripts[0].command[1:]
+        failed = any(each.exit_code for each in scripts)
         yield Finding(
             message=(
                 f"`accelerate launch` was asked for {asked} processes and started {started}: "
@@ -68,7 +55,31 @@ def find_small_launch(evidence: Evidence) -> Iterable[Finding]:
                 Fix("or pass --multi_gpu, or choose several processes in `accelerate config`"),
             ),
             details={"asked": asked, "started": started, "launcher": "accelerate"},
+            severity="error" if failed else None,
+            decisive=failed,
         )
+
+
+def list_small_launches(
+    evidence: Evidence,
+) -> Iterator[tuple[ProcessRecord, int, int, list[ProcessRecord]]]:
+    """Yield launchers that started their script in fewer processes than asked: how many were, and those processes."""
+    for launcher in evidence.processes:
+        asked = read_count(launcher.command)
+        if asked is None:
+            continue
+        below = list(_list_below(launcher, evidence.processes))
+        scripts = [each for each in below if each.parent == launcher.pid and _runs_script(each, launcher)]
+        started = max(
+            len(scripts),
+            len({each.rank for each in below if each.is_rank and each.rank is not None}),
+            *(each.world_size or 0 for each in below),
+            0,
+        )
+        # The others of a launch that has only begun may still come; an end that was not seen shows nothing either.
+        if not scripts or started >= asked or not all(map(_has_ended, scripts)):
+            continue
+        yield launcher, asked, started, scripts
 
 
 def read_count(command: Sequence[str]) -> int | None:

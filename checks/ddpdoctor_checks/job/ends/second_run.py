@@ -33,7 +33,7 @@ class Again:
     what: str
     """A part of a sentence, e.g. ``run again with CUDA_LAUNCH_BLOCKING=1 it was raised at model.py:12``."""
     group: Group | None = None
-    """The same failure in the second run; None where it did not happen there."""
+    """Group of the same failure in the second run; None where it did not happen there."""
     places: tuple[Where, ...] = ()
     """Its true line and who called it; empty where the first run named that line already."""
     seen: tuple[EvidenceItem, ...] = ()

@@ -108,7 +108,8 @@ _BY_FRAME: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
 """What the innermost frames say: the first that fits. torch/_dynamo/eval_frame.py is no sign of a compiler at work: it
 stays on the stack of whatever a compiled function calls."""
 FIRST = 4
-"""Of these, rows that count wherever their frame stands: they wait by way of a queue, an event or a program."""
+"""First rows of `_BY_FRAME`, which count wherever their frame stands: they wait by way of a queue, an event or a
+program."""
 _SLEEP = re.compile(r"\bsleep\s*\(")
 _READ = re.compile(
     r"\b(open|read|readline|readlines|recv|accept|load|input)\s*\(|\bstdin\b|for \w+ in \w*(file|fifo|stdin)"

@@ -26,7 +26,7 @@ class Need:
     ranks: frozenset[int] = frozenset()
     """Those that have not done their part; empty: what they wait for is on its way."""
     differing: frozenset[int] = frozenset()
-    """Of these, those that made another call at its number."""
+    """Those of these ranks that made another call at its number."""
     every: bool = True
     """All of them have to do it; else any one is enough."""
     sure: bool = True

@@ -13,13 +13,13 @@ from ddpdoctor_checks.job.hangs.reading import Reading
 REPEATED = 2
 """Times in a row that the kernel has sent the same again: once is the everyday loss of a packet."""
 STUCK_S = 5.0
-"""For so long nothing may have been confirmed. By then the kernel has sent it again four times (RFC 6298: after 0.2,
-0.6, 1.4 and 3 s)."""
+"""Seconds for which nothing may have been confirmed on a connection that is stuck. By then the kernel has sent it again
+four times (RFC 6298: after 0.2, 0.6, 1.4 and 3 s)."""
 HEARD_S = 3.0
 """What came from a host so recently shows that its packets get through: agents give a sign of life each second, a
 hundredth more for each node, and on a starved machine they were seen to be 2 s late."""
 SILENT_S = 6.0
-"""From a host of which nothing has come for so long, on any connection, nothing gets through."""
+"""Seconds of silence on all connections from a host after which nothing from it gets through."""
 FLOWS = 10_000
 """Bytes that pass between two ranks between the samples: a transfer that goes on, and no sign of life."""
 SERVICES = 10_000

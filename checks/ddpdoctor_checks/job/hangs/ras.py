@@ -25,7 +25,7 @@ class RasView:
     missing: RankSet = field(default_factory=RankSet)
     """Ranks whose process did not answer."""
     processes: tuple[str, ...] = ()
-    """Of these, as ``process 4711 on 10.0.0.2``."""
+    """Processes that did not answer, as ``process 4711 on 10.0.0.2``."""
     behind: RankSet = field(default_factory=RankSet)
     """Ranks that have launched fewer operations than most; empty where those that differ are ahead."""
     counts: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ class Reading:
     stuck: RankSet
     """Ranks that wait for one that is gone or stuck itself."""
     likely: RankSet = field(default_factory=RankSet)
-    """The same with what the numbers of calls do not tell for sure."""
+    """Ranks that are stuck where calls count too whose numbers do not tell for sure."""
     ranks: Ranks = field(default_factory=lambda: Ranks({}))
 
     def get(self, rank: int) -> Place | None:

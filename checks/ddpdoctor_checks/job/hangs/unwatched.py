@@ -29,11 +29,14 @@ from ddpdoctor_checks.job.hangs.starting import find_starting
 from ddpdoctor_checks.job.hangs.symmetric import advise_library
 
 WAITED_S = 10.0
-"""For so long ranks have to stand in a call before somebody is named: as `run` suspects a rank (--stall-after)."""
+"""Seconds that ranks have to be blocked in a call before a rank is named; `run` suspects a rank after as long
+(--stall-after)."""
 BUSY_S = 300.0
-"""For so long ranks wait for one that computes before that is worth a warning: as `run` confirms a stall."""
+"""Seconds that ranks wait for one that computes before that is worth a warning; `run` confirms a stall after as
+long."""
 SYMMETRIC_S = 30.0
-"""The same where all ranks stand in one call and nobody is to be seen at fault: a long transfer looks like that."""
+"""Seconds that all ranks have to be blocked in one call where no rank shows as the root cause: a long transfer looks
+the same."""
 MOST_SIDES = 4
 MOST_CALLERS = 2
 STATES = {"R": "running", "S": "sleeping", "D": "in an uninterruptible wait", "T": "stopped", "t": "traced"}

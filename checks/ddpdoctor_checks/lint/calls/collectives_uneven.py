@@ -14,7 +14,7 @@ from ddpdoctor_checks.lint.common import LINT, name_line
 
 GROUPS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration")
 FORWARD = "forward"
-"""Of a wrapped model."""
+"""Operation of the forward of a wrapped model."""
 MORE_SHOWN = 6
 """Further collectives below one test whose places are named."""
 LEAVES = {

@@ -26,6 +26,10 @@ MAKES = re.compile(r"init\w{0,24}(process_?group|distributed|_ddp|_dist\b|_mpi|p
 """Names of what may make a group, in whichever package."""
 RANKED = re.compile(r"(?:environ|getenv)\W{1,8}(?:get\W{1,4})?(?:LOCAL_)?(?:RANK|WORLD_SIZE)\b")
 """Reading of a launcher's variables."""
+OF_SCHEDULERS = re.compile(
+    r"^'(?:SLURM_(?:PROCID|NTASKS|NPROCS)|OMPI_COMM_WORLD_RANK|PMI_RANK)' in os\.environ$"
+)
+"""Tests for a launcher beside torchrun: some run of several ranks takes that side."""
 READS_ONLY = ("config", "cfg", "logg", "parse", "version")
 """Parts of names of what reads settings or writes a log, in whichever package: it makes no group."""
 QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpand click clip colorama cv2 dateutil
@@ -52,10 +56,13 @@ def find_missing_groups(trace: Trace, files: Files) -> Iterator[SourceFact]:
     if trace.alone or not trace.whole:
         return
     started = _is_flat(module, files) or trace.start.spawned
-    steps = [step for step in trace.steps if (started or _is_of_script(step)) and _needs_group(step)]
-    if not steps or _is_made(module, kinds):
+    own = [step for step in trace.steps if started or _is_of_script(step)]
+    steps = [step for step in own if _needs_group(step)]
+    wraps = [step for step in own if step.name in WRAPPERS and not _asks_for_group(step)]
+    if not (steps or wraps) or _is_made(module, kinds):
         return
     needed = next((step for step in steps if _is_reached(step, kinds)), None)
+    steps = steps or wraps
     ways, step = Ways(files, trace), needed or steps[0]
     others = _list_others(module, kinds)
     if needed is not None:
@@ -93,6 +100,8 @@ def _is_reached(step: Step, kinds: Kinds) -> bool:
 def _is_taken(guard: Guard, kinds: Kinds) -> bool:
     """Whether a test asks the environment for ranks, or for a setting that the program turns on by itself."""
     test = guard.test
+    if isinstance(test, ast.Compare) and OF_SCHEDULERS.search(ast.unparse(test)):
+        return True
     if not isinstance(test, ast.expr) or kinds.programs.side(test, guard.scope) != guard.positive:
         return False
     plain = test.operand if isinstance(test, ast.UnaryOp) else test
@@ -130,6 +139,12 @@ def _needs_group(step: Step) -> bool:
     )
 
 
+def _asks_for_group(step: Step) -> bool:
+    """Whether a test before a step asks whether there is a group."""
+    return any(ASKS_FOR_GROUP.search(ast.unparse(each.test)) for each in step.guards)
+
+
+ASKS_FOR_GROUP = re.compile("initiali[sz]ed|is_available|is_dist", re.I)
 MAY_ASK = re.compile("initiali[sz]ed|available|is_dist|get_world_size|world_size|num_gpus|n_gpu|gpus", re.I)
 """Tests that ask for a group, directly or by the number of ranks that it has."""
 
@@ -142,7 +157,9 @@ def _is_made(module: Scope, kinds: Kinds) -> bool:
         whole = name or ast.unparse(call.func)
         if whole.split(".")[0] in QUIET:
             continue
-        if MAKES.search(whole) and kinds.files.function(call.func, scope) is None:
+        if not MAKES.search(whole) or kinds.files.function(call.func, scope) is not None:
+            continue
+        if kinds.files.find_class(call.func, scope) is None:
             return True
     return False
 

@@ -56,16 +56,18 @@ def _is_own_rank(root: ast.expr, step: Step, ranks: RankReader) -> bool:
     return not isinstance(node, ast.BinOp) and ranks.rank(node, step.scope) is True
 
 
-@lint_rule("roots-apart", reads="module")
+@lint_rule("roots-apart", "root-asked", reads="module")
 def find_roots_apart(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield collectives whose root is another number on the two sides of a test on the rank (``roots-apart``).
 
-    operation: the collective. root, other: both roots. The call of the other side is beside it.
+    operation: the collective. root, other: both roots. The call of the other side is beside it. Also those whose root
+    is ``get_rank()`` itself, which is wrong whoever calls them (``root-asked``).
     """
     ranks = RankReader(files)
     for scope in module.walk():
         if not any(name.removeprefix(DIST) in ROOTS for _, name in name_calls(scope, files)):
             continue
+        yield from _find_asked(scope, files, ranks)
         for node in own_nodes(scope.node):
             if not isinstance(node, ast.If) or not node.orelse or ranks.read(node.test, scope) is None:
                 continue
@@ -78,6 +80,27 @@ def find_roots_apart(module: Scope, files: Files) -> Iterator[SourceFact]:
                     place = scope.place(call)
                     details = {"operation": operation, "root": str(one), "other": str(other)}
                     yield SourceFact("roots-apart", place, related=related, details=details)
+
+
+def _find_asked(scope: Scope, files: Files, ranks: RankReader) -> Iterator[SourceFact]:
+    for call, name in name_calls(scope, files):
+        operation = name.removeprefix(DIST)
+        if not name.startswith(DIST) or operation not in ROOTS or _is_below_rank(call, scope, ranks):
+            continue
+        root = find_keyword(call, *ROOTS[operation])
+        if isinstance(root, ast.Call) and files.dotted(root.func, scope) == f"{DIST}get_rank":
+            details = {"operation": operation, "root": ast.unparse(root)}
+            yield SourceFact("root-asked", scope.place(call), details=details)
+
+
+def _is_below_rank(call: ast.Call, scope: Scope, ranks: RankReader) -> bool:
+    """Whether a call is on one side of a test on the rank: then its root may be the only rank there."""
+    return any(
+        isinstance(node, (ast.If, ast.IfExp))
+        and ranks.read(node.test, scope) is not None
+        and any(each is call for each in ast.walk(node))
+        for node in own_nodes(scope.node)
+    )
 
 
 def _rooted(side: list[ast.stmt], scope: Scope, files: Files) -> list[tuple[str, int | None, ast.Call]]:
@@ -96,7 +119,12 @@ def _rooted(side: list[ast.stmt], scope: Scope, files: Files) -> list[tuple[str,
 @check("COL003", family="source", needs=NEEDS, id="lint.roots", commands=LINT)
 def tell_roots(evidence: Evidence) -> Iterable[Finding]:
     """Each rank names another root."""
-    for fact in facts_of(evidence, "root-differs"):
+    traced = list(facts_of(evidence, "root-differs"))
+    places = {(fact.place.file, fact.place.line) for fact in traced}
+    asked = [
+        fact for fact in facts_of(evidence, "root-asked") if (fact.place.file, fact.place.line) not in places
+    ]
+    for fact in (*traced, *asked):
         operation, root = fact.details["operation"], fact.details["root"]
         yield tell_fact(
             fact,

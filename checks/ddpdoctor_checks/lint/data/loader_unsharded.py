@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
@@ -23,7 +24,7 @@ from ddpdoctor.source.training.train_loops import (
     speaks_of,
     training_loops,
 )
-from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import find_call, name_target, read_line, set_keyword
 
 SHUFFLES = frozenset(
@@ -32,6 +33,10 @@ SHUFFLES = frozenset(
 """Functions and methods that put samples into an order drawn at random."""
 PLAIN = frozenset({"RandomSampler", "SequentialSampler"})
 """Samplers of torch that know no ranks."""
+DISTRIBUTES = re.compile(
+    r"dist|ddp|world|rank|gpu|parallel|multi|launch|slurm|nproc|num_proc|local", re.IGNORECASE
+)
+"""Tests that may ask whether there are several ranks."""
 _SAMPLER = (
     "sampler = DistributedSampler(dataset, shuffle=True)\n"
     "loader = DataLoader(dataset, batch_size, sampler=sampler)\n"
@@ -39,13 +44,14 @@ _SAMPLER = (
 )
 
 
-@lint_rule("loader-unsharded", reads="files")
+@lint_rule("loader-unsharded", "loader-doubted", reads="files")
 def find_unsharded(files: Files) -> Iterator[SourceFact]:
     """Yield loaders that give each rank of a wrapped model the whole data set (``loader-unsharded``).
 
     order: ``shuffled``, ``in order``, or ``any order`` where the program may shuffle the samples itself. Passed over is
-    what may be shared out in another way: streams, data sets that are not followed to their making or that know ranks,
-    data that is made up, loops that skip by rank.
+    what may be shared out in another way: streams, data sets that know ranks, data that is made up, loops that skip by
+    rank. It is asked (``loader-doubted``) where the data set is not followed to its making, where each rank draws an
+    order of its own, and where the sampler knows no ranks on one side of a test alone (option).
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -57,17 +63,21 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
         ):
             continue
         loaders = loaders_of(loop.node.iter, loop.scope, kinds)
-        if not loaders or not all(_is_whole(each, kinds) for each in loaders):
+        options = [_find_option(each, kinds) for each in loaders]
+        if not loaders or None in options or _is_alone(loop.scope.module, kinds):
             continue
-        if _is_alone(loop.scope.module, kinds):
-            continue
-        for each in loaders:
-            if each.scope is not None and each.call not in told:
-                told.add(each.call)
-                shuffled = _shuffles(each.call, kinds, each.scope)
-                if not (shuffled and _is_drawn_apart(each, kinds)):
-                    order = "any order" if _may_shuffle(each.scope.module, kinds) else "in order"
-                    yield note_loader(each, "loader-unsharded", loop, order="shuffled" if shuffled else order)
+        whole = all(_is_whole(each, kinds) for each in loaders)
+        for each, option in zip(loaders, options, strict=True):
+            if each.scope is None or each.call in told or (not whole and not _may_be_whole(each, kinds)):
+                continue
+            told.add(each.call)
+            shuffled = _shuffles(each.call, kinds, each.scope)
+            why = "option" if option else "unknown" if not whole else ""
+            why = why or ("apart" if shuffled and _is_drawn_apart(each, kinds) else "")
+            order = "any order" if _may_shuffle(each.scope.module, kinds) else "in order"
+            details = {"order": "shuffled" if shuffled else order}
+            details |= {key: value for key, value in (("option", option), ("why", why)) if value}
+            yield note_loader(each, "loader-doubted" if why else "loader-unsharded", loop, **details)
 
 
 def _may_shuffle(module: Scope, kinds: Kinds) -> bool:
@@ -78,23 +88,72 @@ def _may_shuffle(module: Scope, kinds: Kinds) -> bool:
     )
 
 
-def _is_whole(loader: Value, kinds: Kinds) -> bool:
-    """Whether a loader surely goes through a whole data set, the same on each rank."""
+def _find_option(loader: Value, kinds: Kinds) -> str | None:
+    """Return the test on one side of which alone a loader's sampler knows no ranks; empty where it never does.
+
+    None where it may always know them.
+    """
     call, scope = loader.call, loader.scope
     if scope is None or not is_spelled_out(call):
-        return False
+        return None
+    option = ""
     for name, place in (("sampler", 3), ("batch_sampler", 4)):
         sampler = find_keyword(call, name, place)
-        if sampler is not None and not all(
-            each.kind == "none" or (each.kind == "sampler" and each.name.rpartition(".")[2] in PLAIN)
-            for each in kinds.find(sampler, scope)
-        ):
-            return False
-    data = find_keyword(call, "dataset", 0)
-    if data is None or find_keyword(call, "worker_init_fn") is not None:
+        found = kinds.find(sampler, scope) if sampler is not None else ()
+        plain = [each for each in found if _is_plain(each)]
+        others = [each for each in found if not _is_plain(each)]
+        if others:
+            test = next((_find_test(each, others, kinds) for each in plain if each.kind == "sampler"), None)
+            if test is None or DISTRIBUTES.search(test):  # the other side is for one rank
+                return None
+            option = test
+    return option
+
+
+def _is_plain(sampler: Value) -> bool:
+    return sampler.kind == "none" or (sampler.kind == "sampler" and sampler.name.rpartition(".")[2] in PLAIN)
+
+
+def _find_test(plain: Value, others: Sequence[Value], kinds: Kinds) -> str | None:
+    """Return the test that parts one sampler from all others, which are made in the same function."""
+    if plain.scope is None or any(each.kind != "sampler" or each.scope is not plain.scope for each in others):
+        return None
+    flow = kinds.flow(plain.scope)
+    own = flow.spot(plain.call)
+    spots = [flow.spot(each.call) for each in others]
+    if own is None or None in spots:
+        return None
+    parts = {number for number, side in own.blocks for each in spots
+             if each is not None and dict(each.blocks).get(number, side) != side}  # fmt: skip
+    if len(parts) != 1 or not all(each is not None and own.excludes(each) for each in spots):
+        return None
+    statements = {spot.number: statement for statement, spot in flow.statements}
+    statement = statements.get(parts.pop())
+    if not isinstance(statement, ast.If) or isinstance(statement.test, ast.Constant):
+        return None
+    return ast.unparse(statement.test)
+
+
+def _is_whole(loader: Value, kinds: Kinds) -> bool:
+    """Whether a loader surely goes through a whole data set, the same on each rank, if its sampler knows no ranks."""
+    data = find_keyword(loader.call, "dataset", 0)
+    if data is None or loader.scope is None or find_keyword(loader.call, "worker_init_fn") is not None:
         return False
-    sets = kinds.all_of(data, scope, "dataset")
+    sets = kinds.all_of(data, loader.scope, "dataset")
     return bool(sets) and all(_is_the_same(each, kinds) for each in sets)
+
+
+def _may_be_whole(loader: Value, kinds: Kinds) -> bool:
+    """Whether nothing in the making of a loader and of its data speaks of ranks."""
+    scope = loader.scope
+    if scope is None or speaks_of(loader.call, about_shards, scope, kinds):
+        return False
+    data = find_keyword(loader.call, "dataset", 0)
+    sets = kinds.find(data, scope) if data is not None else ()
+    owners = [each.owner for each in sets if each.owner is not None]
+    return data is not None and not any(
+        about_shards(name) or name == "IterableDataset" for owner in owners for name in names_in(owner.node)
+    )
 
 
 def _is_the_same(data: Value, kinds: Kinds) -> bool:
@@ -194,6 +253,24 @@ def tell_unsharded(evidence: Evidence) -> Iterable[Finding]:
                 "the dataset by rank"
             ),
             severity=None if order == "in order" else "warning",
+        )
+
+    for fact in facts_of(evidence, "loader-doubted"):
+        asked = {
+            "apart": " has no DistributedSampler, and each rank shuffles the whole dataset in its own order: is an "
+            "epoch meant to train on it once per rank?",
+            "option": f" has no DistributedSampler on one side of `if {fact.details.get('option')}`: is that side for "
+            "one rank only?",
+            "unknown": " has no DistributedSampler: is the dataset sharded by rank elsewhere?",
+        }
+        yield tell_question(
+            fact,
+            f"The DataLoader at {name_line(fact.place)}{asked[fact.details['why']]}",
+            Fix("give each rank its own shard of the data", code=_SAMPLER),
+            why=(
+                "the loop that trains a DistributedDataParallel model iterates over it, and no file that was read "
+                "shards the dataset"
+            ),
         )
 
 

@@ -68,10 +68,18 @@ def _goes_on(load: ast.Call, scope: Scope) -> bool:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    given_back = {
+        each.id
+        for node in own_nodes(scope.node)
+        if isinstance(node, ast.Return) and node.value is not None
+        for each in ast.walk(node.value)
+        if isinstance(each, ast.Name)
+    }
     model = progress = False
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Assign) and PROGRESS.search(" ".join(_keys(node.value, names))):
-            progress = progress or any(GOES_ON.search(ast.unparse(each)) for each in node.targets)
+            targets = [ast.unparse(each) for each in node.targets]
+            progress = progress or any(GOES_ON.search(each) or each in given_back for each in targets)
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)

@@ -49,11 +49,18 @@ def _find_ports(node: ast.AST, scope: Scope, files: Files) -> Iterator[str]:
         return
     called = files.dotted(node.func, scope)
     if called in JOINS:
-        address = ADDRESS.fullmatch(fold(find_keyword(node, "init_method", 1), scope, files) or "")
-        if address:
-            yield address[1]
+        yield from _read_address(find_keyword(node, "init_method", 1), scope, files)
+    elif isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+        # An option whose default is such an address is that of the rendezvous.
+        yield from _read_address(find_keyword(node, "default"), scope, files)
     elif called == "torch.distributed.TCPStore":
         yield fold(find_keyword(node, "port", 1), scope, files) or ""
+
+
+def _read_address(value: ast.expr | None, scope: Scope, files: Files) -> Iterator[str]:
+    address = ADDRESS.fullmatch(fold(value, scope, files) or "")
+    if address:
+        yield address[1]
 
 
 @check("NET009", family="source", needs=NEEDS, id="lint.port", commands=LINT)

@@ -20,9 +20,11 @@ from ddpdoctor.source.training.train_loops import (
 )
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
-SWITCHES = frozenset({"no_sync", "require_backward_grad_sync", "accumulate", "gradient_accumulation_steps",
-                      "set_requires_gradient_sync"})  # fmt: skip
+SWITCHES = frozenset({"no_sync", "require_backward_grad_sync", "set_requires_gradient_sync"})
 """Names by which a program says when gradients are reduced."""
+OF_FRAMEWORKS = frozenset({"accumulate", "gradient_accumulation_steps"})
+"""What frameworks that reduce by themselves are called by or given: a method, a keyword, a key of a configuration. A
+variable of that name is the program's own."""
 
 
 @lint_rule("accumulation-reduced", reads="files")
@@ -59,7 +61,21 @@ def _own_calls(loop: TrainingLoop) -> list[ast.Call]:
 
 def _speaks_of_switch(loop: TrainingLoop, kinds: Kinds) -> bool:
     module = loop.scope.module
-    return any(not SWITCHES.isdisjoint(names_in(each.node)) for each in kinds.programs.members(module))
+    members = list(kinds.programs.members(module))
+    return any(not SWITCHES.isdisjoint(names_in(each.node)) for each in members) or any(
+        not OF_FRAMEWORKS.isdisjoint(_given_names(node)) for each in members for node in ast.walk(each.node)
+    )
+
+
+def _given_names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Call):
+        yield from (each.arg for each in node.keywords if each.arg)
+        if isinstance(node.func, ast.Attribute):
+            yield node.func.attr
+    elif isinstance(node, ast.Dict):
+        yield from (
+            each.value for each in node.keys if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        )
 
 
 def _find_interval(loop: TrainingLoop, kinds: Kinds) -> ast.expr | None:

@@ -48,11 +48,25 @@ def find_in_loops(kinds: Kinds, told: set[ast.AST]) -> Iterator[SourceFact]:
 
 def _wrapper_of(forward: Forward, kinds: Kinds) -> object:
     """Return the identity of the wrapper whose ``.module`` is called; None where it is none."""
-    func = forward.call.func
+    func = _read_name(forward.call.func, forward.scope)
     if not isinstance(func, ast.Attribute) or func.attr != "module":
         return None
     found = kinds.all_of(func.value, forward.scope, "wrapped")
     return found[0].identity if len(found) == 1 else None
+
+
+def _read_name(func: ast.expr, scope: Scope) -> ast.expr:
+    """Return ``model.module`` for a name that is bound once, to it or to ``model.module if … else model``."""
+    found = scope.lookup(func.id) if isinstance(func, ast.Name) else None
+    if found is None or len(found[1]) != 1 or not isinstance(found[1][0], (ast.Attribute, ast.IfExp)):
+        return func
+    bound = found[1][0]
+    if isinstance(bound, ast.Attribute):
+        return bound
+    arms = [
+        arm for arm in (bound.body, bound.orelse) if isinstance(arm, ast.Attribute) and arm.attr == "module"
+    ]
+    return arms[0] if len(arms) == 1 else func
 
 
 def _counts(other: Forward, forward: Forward, wrapper: object, kinds: Kinds) -> bool:

@@ -45,7 +45,7 @@ class Leak:
     trainer: int
     """Rank that may train on them."""
     share: float
-    """Of the validation set, as estimated from sketches."""
+    """Share of the validation set that is in that training set, as estimated from sketches."""
     ranks: RankSet
 
 
@@ -56,9 +56,9 @@ class Overlap:
     sampling: Sampling
     ranks: RankSet
     samples: int
-    """Of all parts."""
+    """Samples of all parts together."""
     share: float
-    """Of one rank's part that is in those of others, as estimated from sketches."""
+    """Share of one rank's part that is in those of others, as estimated from sketches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ class Race:
 
     files: tuple[SharedFile, ...]
     uses: tuple[FileUse, ...]
-    """Of the first file: one of each rank, in order of time."""
+    """Uses of the first file: one of each rank, in order of time."""
     kind: str = "other"
     """checkpoint, download, text or other."""
     seen: bool = False
-    """Of a reading: it began while the file was still being written."""
+    """Whether a reading began while the file was still being written."""
 
     @property
     def ranks(self) -> RankSet:

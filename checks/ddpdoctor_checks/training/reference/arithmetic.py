@@ -22,7 +22,7 @@ _UNITS = {
     "bfloat16": 2.0**-8,
 }
 _COARSEST = 2.0**-3
-"""Of any dtype that is not known, e.g. of eight bits."""
+"""Unit roundoff of any dtype that is not known, e.g. of eight bits."""
 MOST = 0.25
 """A tolerance that is larger would hide a factor of two behind the error of a sketch."""
 

@@ -23,7 +23,7 @@ FEW_SAMPLES = 8
 """Samples of a rank below which the mean and variance of a batch are too noisy: the error of BatchNorm rises steeply
 below 8 in https://arxiv.org/abs/1803.08494, figure 1."""
 VERY_FEW = 4
-"""Below which it is a warning; from which on it is a hint."""
+"""Samples of a rank below which the finding is a warning; from which on it is a hint."""
 _NAMES = 3
 _COUNTERS = ("num_batches_tracked",)
 """Buffers of torch's BatchNorm that no evaluation uses."""

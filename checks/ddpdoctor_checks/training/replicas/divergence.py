@@ -23,7 +23,8 @@ LAST_BITS = 1e-6
 """Relative difference of norms up to which parameters count as equal but for their last bits, where the
 gradients agree."""
 MOST_STEPS = 0.5
-"""Of the parameters' elements, that collectives carry in each step where gradients are averaged by hand."""
+"""Elements that collectives carry in each step where gradients are averaged by hand, at least, as a share of the
+parameters' elements."""
 
 
 @dataclass(frozen=True, slots=True)

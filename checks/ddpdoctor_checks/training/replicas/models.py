@@ -29,7 +29,7 @@ class Replica:
     """Its class."""
     ranks: RankSet
     looks: tuple[StepLook, ...]
-    """Of these ranks and this model alone, in order."""
+    """Looks at steps, of these ranks and this model alone, in order."""
     wrapper: WrapperSetup | None = None
     kept: bool = False
     """Without a wrapper they are still known to be replicas: fully_shard or DTensor holds the same piece on them, or

@@ -19,7 +19,7 @@ LOOPBACK_BYTES = 8 * 1024 * 1024
 """About 3 ms over a loopback socket, and more than its buffers hold (6 MiB, net.ipv4.tcp_rmem)."""
 
 CHUNK_BYTES = 1024 * 1024
-"""As gloo sends (its segments of an all_reduce)."""
+"""Bytes of one chunk, as gloo sends (its segments of an all_reduce)."""
 
 REPEATS = 3
 """The best counts: other work can only make a copy slower."""

@@ -26,13 +26,13 @@ from ddpdoctor.launch.probes.base import ProbeError, find_refusal, synchronize, 
 KIB, MIB = 1024, 1024 * 1024
 
 SIZES = (KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
-"""Of all_reduce by default: from where latency rules to where bandwidth does (NVLink: about 64 MiB)."""
+"""Bytes of all_reduce by default: from where latency rules to where bandwidth does (NVLink: about 64 MiB)."""
 
 SHORT_SIZES = (KIB, MIB, 4 * MIB, 16 * MIB)
-"""Of the other operations by default."""
+"""Bytes of the other operations by default."""
 
 FULL_SIZES = tuple(KIB * 4**power for power in range(10))
-"""Of all operations with ``--full``: 1 KiB to 256 MiB."""
+"""Bytes of all operations with ``--full``: 1 KiB to 256 MiB."""
 
 DEFAULT_OPERATIONS = ("all_reduce", "all_gather", "broadcast")
 """What DDP uses: gradients, object collectives of set-up, parameters at the wrap."""

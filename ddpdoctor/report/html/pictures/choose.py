@@ -113,7 +113,7 @@ def _draw_hang(evidence: Evidence, blamed: RankSet, caps: Caps) -> tuple[Figure,
 
 
 def _draw_silent(evidence: Evidence, cause: Finding | None, caps: Caps) -> tuple[Figure, ...]:
-    """Of a verdict on data the batches and orders come first, and replicas only where there are none."""
+    """Draw batches and orders for a verdict on data; else replicas, or batches and orders where there are none."""
     about_data = cause is not None and cause.code.startswith(DATA_CODES)
     data = [each for each in (draw_batches(evidence, caps), draw_orders(evidence, caps)) if each is not None]
     if about_data and data:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -19,13 +19,15 @@ from ddpdoctor.report.words import format_ranks, format_seconds
 LANES_SHOWN = 12
 """Lanes, the first failures first; the ranks behind them are counted."""
 EVENTS_SHOWN = 3
-"""Of one rank; the first ones and its end."""
+"""Most events of one rank that are shown: the first ones and its end."""
 LANE, TOP = 42.0, 6.0
 TEXT_SHOWN = 72
 """Characters of a message: its first sentence, which a lane has room for beside the rank's end."""
 MARGIN = 0.06
-"""Of the axis that lies before the first failure and after the last end."""
+"""Room before the first failure and after the last end, as a share of the time between them."""
 SECOND = 1e9
+NOTICED_NS = 500_000
+"""Nanoseconds from which an end that was noticed late is moved: less shows as 0 s."""
 _PLACE = re.compile(r"\[[^\s\[\]]{1,200}:\d{1,6}\] ?")
 """Where in a C++ file a message was raised: ``[…/pair.cc:553]``."""
 
@@ -50,6 +52,7 @@ def draw_failure(evidence: Evidence, blamed: RankSet, affected: RankSet, caps: C
     ranks = _last_attempt(evidence.processes)
     lanes = {rank: _list_events(evidence, record, rank in affected) for rank, record in ranks.items()}
     lanes = {rank: events for rank, events in lanes.items() if events}
+    _set_deaths_first(lanes, blamed)
     own = [event.wall_ns for rank in lanes if rank in blamed for event in lanes[rank]]
     if sum(map(len, lanes.values())) < 2 or not own:
         return None
@@ -62,6 +65,29 @@ def draw_failure(evidence: Evidence, blamed: RankSet, affected: RankSet, caps: C
         (Key("b-bad", "failed first"), Key("b-waits", "affected, not the cause"), Key("b-gone", "end")),
         small=_draw(rows, min(own), SMALL),
     )
+
+
+def _set_deaths_first(lanes: dict[int, list[_Event]], blamed: RankSet) -> None:
+    """Move ends of blamed ranks that were noticed after the others had lost them to where the others did.
+
+    A process that a signal ended says nothing itself: its time is when its launcher noticed.
+    """
+    own = [event for rank in lanes if rank in blamed for event in lanes[rank]]
+    first = min((event.wall_ns for events in lanes.values() for event in events), default=0)
+    if any(event.kind != "end" for event in own):
+        return
+    for rank in lanes:
+        if rank in blamed:
+            lanes[rank] = [
+                replace(
+                    event,
+                    wall_ns=first,
+                    words=f"{event.words} (noticed {format_seconds((event.wall_ns - first) / SECOND)} later)",
+                )
+                if event.wall_ns - first >= NOTICED_NS
+                else event
+                for event in lanes[rank]
+            ]
 
 
 _Row = tuple[list[int], list[_Event], bool]

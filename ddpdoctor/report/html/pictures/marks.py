@@ -35,7 +35,7 @@ class Figure:
     narrow: bool = False
     """It fits a phone as it is; others scroll there by themselves."""
     small: Markup | None = None
-    """The same for a phone; None where the drawing serves there too."""
+    """The drawing for a phone; None where ``drawing`` serves there too."""
 
 
 @dataclass(frozen=True, slots=True)

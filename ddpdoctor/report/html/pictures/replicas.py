@@ -23,7 +23,7 @@ TENSORS_SHOWN = 24
 LEVELS = ((0.1, "h3"), (0.01, "h2"), (1e-4, "h1"), (0.0, "h0"))
 """Difference of a norm from the usual one, as a part of it, from which on a cell has this color."""
 UNKNOWN = "h3"
-"""Of bits that differ, where no norm says by how much."""
+"""Color of a cell whose bits differ, where no norm says by how much."""
 EQUAL, NOTHING = "same", "nothing"
 KEYS = (
     Key("same", "equal on its replicas"),

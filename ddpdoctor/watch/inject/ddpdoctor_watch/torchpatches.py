@@ -35,7 +35,7 @@ YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _PR_SET_PTRACER = 0x59616D61
 """<linux/prctl.h>"""
 _FRAMES = 12
-"""Of the stack at a milestone: enough to come out of torch into the user's code."""
+"""Most frames of the stack at a milestone: enough to come out of torch into the user's code."""
 
 _DDP = "DistributedDataParallel"
 _begun: dict[tuple[str, int], int] = {}

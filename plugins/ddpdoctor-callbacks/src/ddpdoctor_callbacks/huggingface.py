@@ -1,4 +1,4 @@
-"""For the Trainer of Hugging Face's transformers."""
+"""Callback for the Trainer of Hugging Face's transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For the Trainer of Lightning."""
+"""Callback for the Trainer of Lightning."""
 
 from __future__ import annotations
 

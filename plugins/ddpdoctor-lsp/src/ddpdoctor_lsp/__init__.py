@@ -33,9 +33,9 @@ class State:
     """What is known of the open files."""
 
     reports: dict[str, ddpdoctor.Report] = field(default_factory=dict)
-    """By URI: the newest."""
+    """Newest report of each file, by URI."""
     turns: dict[str, int] = field(default_factory=dict)
-    """By URI: number of the newest lint; what comes later of an older one is dropped."""
+    """Number of the newest lint of each file, by URI; what comes later of an older one is dropped."""
 
 
 def make_server() -> LanguageServer:

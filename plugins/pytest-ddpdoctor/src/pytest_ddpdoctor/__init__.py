@@ -16,7 +16,7 @@ VARIABLE = "PYTEST_DDPDOCTOR_RANK"
 """Set in the ranks of a test's job, in which the test is what it is."""
 FAIL_ON = ("error", "warning", "never")
 LINES_SHOWN = 30
-"""Of what the job wrote, below the verdict."""
+"""Last lines of the job's output that are shown where it left no report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

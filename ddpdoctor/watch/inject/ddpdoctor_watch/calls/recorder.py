@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 WAIT_S = 2.0
-"""For the server, which takes a millisecond."""
+"""Seconds to wait for the worker server to start, which takes a millisecond."""
 SETTLING_S = 0.05
 """At most, for the threads of the server; a torch that does not name them as this one does takes all of it."""
 _NAME = "pt_workerserver"
@@ -38,7 +38,7 @@ _SEMAPHORE = 8
 _ATTRIBUTES = 16
 """Words; a pthread_attr_t has 7 or 8."""
 _PROT_NONE, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE = 0, 0x02, 0x20, 0x4000
-"""The same on x86-64 and on 64-bit Arm (mman.h)."""
+"""Protection and flags of mmap(2), the same on x86-64 and on 64-bit Arm (mman.h)."""
 _CLOSE_RANGE = 436
 """The number of close_range(2), the same on all machines since it came with Linux 5.9; Python knows no such call."""
 _CLOSE_RANGE_UNSHARE = 2
@@ -46,7 +46,7 @@ _CLONE_FILES = 0x400
 _EVERY = 0xFFFFFFFF
 
 _started = 0
-"""In which process."""
+"""Id of the process in which the server was started, or was to be; 0 for none."""
 _path = ""
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FRAMES = 12
 THREAD_FRAMES = 32
-"""The same of a call in a library's thread: out to where the thread was started."""
+"""Most frames that are kept of a call in a library's thread: out to where the thread was started."""
 MOST = 4000
 """Sites that get a number, and first lines whose ways are remembered; later sites are number 0."""
 _WAYS = 8

@@ -17,7 +17,7 @@ OFF, LIGHT, NORMAL, DEEP = "off", "light", "normal", "deep"
 LEVELS = (OFF, LIGHT, NORMAL, DEEP)
 """Nothing of steps and batches; no look at modules and batches; all at some steps; all at each step."""
 SHARE = 0.01
-"""Of the time since the first step that looking may take."""
+"""Largest share of the time since the first step that looking may take."""
 GRACE_NS = 200_000_000
 """That looking may take at first: the first steps tell most."""
 JOB_BYTES = 45 << 20
@@ -33,7 +33,7 @@ began_ns = 0
 spent_ns = 0
 written = 0
 ranks = 1
-"""Of the job."""
+"""Number of ranks of the job."""
 _told: set[str] = set()
 """Why something was not looked at."""
 

@@ -23,7 +23,8 @@ ORIGINAL = "\nOriginal Traceback (most recent call last):\n"
 """What torch._utils.ExceptionWrapper puts between its own words and a worker's traceback."""
 
 REMOTE = ("RemoteTraceback", "_RemoteTraceback")
-"""Of multiprocessing.pool, and of concurrent.futures and joblib: hold the traceback of another process as text."""
+"""Exceptions of multiprocessing.pool, and of concurrent.futures and joblib, that hold the traceback of another process
+as text."""
 
 
 def read_message(value: BaseException) -> str:

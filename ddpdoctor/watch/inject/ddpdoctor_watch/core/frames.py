@@ -18,7 +18,7 @@ else:
 DEPTH = 60
 """Frames that are looked through for those that are the user's."""
 CALLERS = 3
-"""Of the user's frames that make a place."""
+"""Most of the user's frames that make a place."""
 _CODES = 20_000
 """Code objects that are remembered."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _ARGUMENTS = 200
 _ARGUMENT = 4096
-"""Of the command line that is kept: arguments, and characters of each (`python -c` takes whole programs)."""
+"""Most arguments of the command line that are kept, and most characters of each (`python -c` takes whole programs)."""
 
 VARIABLES = (
     "RANK",
@@ -75,7 +75,7 @@ _RANKS = (
     ("PMI_RANK", "MPI_LOCALRANKID", ("PMI_SIZE",), None),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", ("MV2_COMM_WORLD_SIZE",), None),
 )
-"""Of launchers that leave torch's own variables to the script: rank, local rank, world size, condition."""
+"""Variables of launchers that leave torch's own variables to the script: rank, local rank, world size, condition."""
 
 directory = ""
 """Working directory at start; relative file names of code objects mean this one."""

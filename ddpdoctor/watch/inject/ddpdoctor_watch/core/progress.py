@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import lifetime
 
 steps = 0
-"""Of all optimizers of this process, those that are gone included."""
+"""Steps of all optimizers of this process so far, those that are gone included."""
 backwards = 0
 """Backward passes that have begun."""
 

@@ -15,23 +15,23 @@ OTHER, DATA, STARTING, FORWARD, BACKWARD, OPTIMIZER, CALL = range(7)
 forward; from the beginning of a backward on; a step of the optimizer; collectives of the program's own."""
 PHASES = 7
 MEETINGS = 4
-"""Of one step that are kept: the first ones and the last."""
+"""Most meetings of one step that are kept: the first ones and the last."""
 monotonic = time.monotonic_ns
 """The clock."""
 
 
 class _State:
-    """Of this process."""
+    """State of the stopwatch in this process: which thread is timed, its phase, and what the phases took."""
 
     def __init__(self) -> None:
         self.thread = 0
         """The one whose phases are noted; 0 until it has made a step, -1 while it rests."""
         self.resting = 0
-        """The same thread, in a step of which nothing is noted; 0 in those that are measured."""
+        """The thread whose phases are noted, in a step of which nothing is noted; 0 in those that are measured."""
         self.phase = OTHER
         self.since = 0
         self.spent = [0] * PHASES
-        """Of the column that is being filled, the step that is being made included."""
+        """Nanoseconds by phase of the column that is being filled, the step that is being made included."""
         self.marking = True
         """The meetings of this step may be those that its column keeps."""
         self.marks: list[int] = []

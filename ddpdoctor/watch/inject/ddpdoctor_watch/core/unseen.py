@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 _inside: Any = _local()
 _tools: tuple[Any, ...] = ()
-"""Of torch's: what turns modes of functions off, and those below; what counts the latter; what turns recording off;
-what reads and sets the compiler's callback; what counts modes of functions."""
+"""Torch's own tools, in this order: what turns modes of functions off; what turns modes below them off; what counts the
+latter; what turns recording off and on; what reads and what sets the compiler's callback; what counts modes of
+functions."""
 
 
 def behind(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,8 @@ _DDP_TEXTS = (
     "appears not to match sizes of the same param",
     "DDP expects same model across all ranks",
 )
-"""In errors of DistributedDataParallel that speak of parameters (c10d/reducer.cpp and c10d/utils.hpp of torch)."""
+"""Texts in errors of DistributedDataParallel that speak of parameters (c10d/reducer.cpp and c10d/utils.hpp of
+torch)."""
 
 _PARSERS = ("argparse", "optparse", "runpy", "click", "typer")
 """Modules that end a program for wrong arguments, inside the handler of an exception that is their way to say so."""

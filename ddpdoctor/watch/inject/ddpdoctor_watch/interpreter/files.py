@@ -62,7 +62,7 @@ _active = False
 _uses: dict[tuple[str, str], int] = {}
 """Kind and path -> uses so far."""
 _reads: dict[str, int] = {}
-"""The same of paths that were read, as they were given: asked for each file of a data set, so without a look at it."""
+"""Path as it was given -> reads so far: asked for each file of a data set, so without resolving the path."""
 _lines: dict[object, int] = {}
 _written: dict[str, None] = {}
 _locks = False

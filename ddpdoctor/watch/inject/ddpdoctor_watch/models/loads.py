@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
 """That DistributedDataParallel, torch.compile and both put before the names of a model."""
 LOADS = 20
-"""Of a process that are written down."""
+"""Most loads of a process that are written down."""
 _FRAMES = 8
 
 _failed: list[tuple[Any, int]] = []

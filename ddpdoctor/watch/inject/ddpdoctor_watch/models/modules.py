@@ -30,7 +30,7 @@ take_evaluation: Callable[[int, FrameType], object] | None = None
 
 
 class _State:
-    """Of this process."""
+    """Modules of this process: those that were called, those that ran, and who wants to see them."""
 
     def __init__(self) -> None:
         self.wanted: set[int] = set()

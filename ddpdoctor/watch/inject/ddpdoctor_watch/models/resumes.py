@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LOADS = 8
-"""Of a process that are remembered."""
+"""Most loads of a process that are remembered at a time."""
 _TENSORS = 2000
 _FRAMES = 8
 _GROUPS, _STATE = "param_groups", "state."

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts import events
 
 BEAT_S = 1.0
-"""Between two signs of life; a hundredth of a second more for each node, so that the head has 100 a second at most."""
+"""Seconds between two signs of life, 0.01 s more for each node, so that the head has 100 a second at most."""
 MEETING_S = 0.3
 """How long a node waits for the others' hello, once its ranks are started. They all come out of the same rendezvous."""
 WAIT_S = 3.0

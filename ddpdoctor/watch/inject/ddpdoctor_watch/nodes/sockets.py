@@ -16,7 +16,7 @@ _MAPPED = "0000000000000000FFFF0000"
 _AGAIN = 2
 """Times that the kernel sends again before it counts: once is an everyday loss of a packet."""
 _ROWS = 100_000
-"""Of one table; a busy host has a few thousand."""
+"""Most rows of one table that are read; a busy host has a few thousand."""
 
 
 def find_port(store: Any) -> int | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _EACH = 64
-"""Of so many calls the time of one is taken."""
+"""One of so many backwards is timed, and its cost counts for all of them."""
 
 
 _numbers = finite.Finite({"what": "loss"})

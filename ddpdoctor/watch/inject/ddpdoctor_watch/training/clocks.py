@@ -52,7 +52,7 @@ _PATIENCE = 4
 
 
 class _State:
-    """Of this process."""
+    """State of the step clock in this process."""
 
     def __init__(self) -> None:
         self.whole = [0] * PHASES
@@ -75,7 +75,7 @@ class _State:
         self.loaders: dict[int, int] = {}
         """Number of a place -> time that was spent waiting for its batches."""
         self.looks: list[LookRow] = []
-        """In nanoseconds."""
+        """DistributedDataParallel's own times of iterations, in nanoseconds."""
         self.sparse = 1
         self.device = ""
         self.group: list[int] | None = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FIRST = 4
 """Evaluations of a model that are looked at, and those whose number is a power of two."""
 BUFFERS = 400
-"""Of one model that are looked at."""
+"""Most buffers of one model that are fingerprinted."""
 _FRAMES = 8
 
 _counts: dict[int, int] = {}

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from ddpdoctor.facts import training_events
 
 RUNS = 20
-"""Of one kind of number whose beginning is written down, besides the one that the program ends in."""
+"""Most runs of non-finite numbers of one kind whose beginning is written down, besides the one that the program ends
+in."""
 SLOTS = 64
 """Numbers of a GPU that are under way to the host at a time."""
 _MARK = -1.1754943508222875e-38
-"""In a slot that nothing has reached yet: the smallest normal number of 32 bits, which no loss is."""
+"""Value of a slot that nothing has reached yet: minus the smallest normal number of 32 bits, which no loss is."""
 _FRAMES = 8
 
 

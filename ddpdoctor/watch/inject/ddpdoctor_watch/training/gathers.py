@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 CALLS = 8
 """Calls with gradients at stake that are looked at."""
 PENDING = 4
-"""Of these, those between two backwards."""
+"""Most gathering calls that are kept between two backwards."""
 ELEMENTS = 1 << 24
-"""Of one call, up to which what it gathered is kept until the backward."""
+"""Most elements gathered by one call that is kept until the backward."""
 NODES = 400
-"""Of a backward's graph that are looked at, from the loss on."""
+"""Most nodes of a backward's graph that are searched, from the loss on."""
 UNSAID = "gathered tensors: this torch does not expose which saved tensors a hook of the program has packed"
 _FRAMES = 8
 _RAW, _SAVED = "_raw_saved_", "_saved_"
 
 
 class _State:
-    """Of this process."""
+    """Gathering calls of this process that wait for a backward."""
 
     def __init__(self) -> None:
         self.calls = 0

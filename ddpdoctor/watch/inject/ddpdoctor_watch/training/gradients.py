@@ -31,7 +31,7 @@ TRIES = 10
 """Backwards after which the order of the gradients is asked for no more: it is logged of the first ten iterations
 (torch/csrc/distributed/c10d/logger.cpp)."""
 _EACH = 64
-"""Of so many looks the time of one is taken."""
+"""One of so many reads of a gradient is timed, and its cost counts for all of them."""
 _EXACT = 4
 """Bytes of an element from which on a sum of finite numbers is taken as it is; of smaller ones it overflows."""
 
@@ -149,7 +149,7 @@ _record: Any = None
 _tensor: Any = None
 _strided: Any = None
 _wide: Any = None
-"""Of torch's: the class of plain tensors, their layout, and the type in which what may overflow is summed."""
+"""Torch's class of plain tensors, their layout, and the dtype in which what may overflow is summed."""
 
 
 def watch(wrapper: Any) -> None:

@@ -23,7 +23,7 @@ _FRAMES = 6
 COMPARED = 8
 """Batches of an epoch whose indices are compared with those of the epoch before."""
 _FUNCTIONS = 20
-"""Of a sampler, that are looked through."""
+"""Most functions of a sampler whose code is searched."""
 _SHUFFLING = ("epoch", "perm", "shuffl", "rand")
 _CHOOSING = frozenset({"sample", "choice", "choices", "multinomial"})
 """Parts of names, and names, by which code that makes random orders is known."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NODES = 24
-"""Of a graph that are looked at, from the loss on."""
+"""Most nodes of a loss's graph that are searched, from the loss on."""
 MOST = 64
 """Losses of one step that are written down."""
 _FRAMES = 8
@@ -37,7 +37,7 @@ _KEEPING = (
 
 
 class _State:
-    """Of this process."""
+    """Losses that this process has read since they were last taken, and the frames of the first backward."""
 
     def __init__(self) -> None:
         self.rows: list[list[float]] = []

@@ -46,7 +46,8 @@ class Optimizer:
         self.averaged: list[list[int]] = []
         """Groups over which gradients were averaged by hand before the step that is looked at."""
         self.scaled: tuple[float, list[list[object]]] | None = None
-        """By what gradients were scaled before the step that is looked at, and where."""
+        """Factor by which gradients were scaled before the step that is recorded, and the frames where that
+        happened."""
         self.states: list[tuple[str, list[list[object] | None]]] | None = None
         self.rounds = rounds.Rounds([each for group in optimizer.param_groups for each in group["params"]])
         self.last_seen: dict[int, tuple[int, int, int]] = {}

@@ -48,7 +48,7 @@ _wide: dict[int, Any] = {}
 
 
 class _State:
-    """Of this process, since the last step that was looked at."""
+    """What this process has seen of losses, samples and random numbers since the last step that was recorded."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PARTS = 2
-"""Of the parameters, that two rounds of one kind may differ by: half of them."""
+"""Parts into which the parameters are divided to tell kinds of rounds apart: rounds of one kind differ by at most half
+of the parameters."""
 _ALL = 0.9
 """Share of the parameters that is all of them: some may have no gradient."""
 _KINDS = 16
@@ -23,10 +24,10 @@ _MOST = 64
 
 
 class Rounds:
-    """Of one optimizer.
+    """Rounds of the program's own collectives between the steps of one optimizer.
 
     Args:
-        parameters: That it steps.
+        parameters: Those that the optimizer steps.
     """
 
     def __init__(self, parameters: list[Any]) -> None:

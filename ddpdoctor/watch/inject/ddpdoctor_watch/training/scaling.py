@@ -1,4 +1,4 @@
-"""By what a rank scales the gradients of a sharded model between the backward and the step: clipping, mostly.
+"""How a rank scales the gradients of a sharded model between the backward and the step: clipping, mostly.
 
 The norm that decides how much gradients are clipped is one of all shards. Where a rank takes that of its own, ranks
 scale the shards of one gradient differently. So in the steps that are looked at a few gradients are measured when a
@@ -29,13 +29,13 @@ UNIFORM = 0.01
 """Relative difference up to which all that was measured is scaled alike: clipping each element is no scaling."""
 _FRAMES = 8
 _LINES = 60
-"""Between a backward and its step that are read for the one which scales."""
+"""Most source lines between a backward and its step that are searched for the one which scales."""
 _SCALES = re.compile(r"clip|norm|scale|grad\w*\s*(\*|/)=|\b(mul|div)_\b")
 _PASSED_OVER = re.compile(r"^\s*(#|(assert|print|return)\b)|zero_grad|\.step\(")
 
 
 class _State:
-    """Of this process."""
+    """Sharded models of this process, and the gradients that the last backward left."""
 
     def __init__(self) -> None:
         self.sharded: dict[int, tuple[Any, bool]] = {}
@@ -43,7 +43,7 @@ class _State:
         self.measured: list[tuple[Any, float, float]] = []
         """Parameters (weakly), norm and largest element of their gradients as the last backward left them."""
         self.stack: list[list[object]] = []
-        """Of that backward."""
+        """Frames of the call of that backward, innermost first."""
 
 
 _state = _State()

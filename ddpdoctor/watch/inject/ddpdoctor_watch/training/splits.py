@@ -23,11 +23,11 @@ LARGEST = 1_000_000
 EACH = 3
 """Iterations of one loader that are looked at."""
 _LOOKED = 8
-"""Of them that are asked whether they are whole numbers, before all are read."""
+"""First indices that are checked to be whole numbers before all are read."""
 _REPEATED = 8
 """How often an index may come again until a sketch has fewer hashes."""
 _FIELDS, _ELEMENTS = 40, 16
-"""Of a data set that are told, and of each of its tensors."""
+"""Most attributes of a data set, and most elements of each of its tensors, that go into its digest."""
 _FACTOR = -7046029254386353131
 """2**64 divided by the golden ratio, as a signed number: Fibonacci hashing."""
 

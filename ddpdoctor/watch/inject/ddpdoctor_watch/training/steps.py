@@ -29,7 +29,7 @@ OPTIMIZERS = 8
 MOST_DISTANCE = 1 << 20
 """Steps between two looks that are no powers of two, at most."""
 FEWEST_SECONDS = 5.0
-"""Between two such looks."""
+"""Fewest seconds between two looks at steps that are no powers of two."""
 LOOKS = 1500
 """Looks of a process after which only powers of two are left."""
 _FREE = 4
@@ -41,7 +41,7 @@ _SITES = 32
 
 
 class _State:
-    """Of this process."""
+    """Optimizers and steps of this process."""
 
     def __init__(self) -> None:
         self.known: dict[int, Optimizer] = {}

@@ -20,12 +20,12 @@ _FRAMES = 8
 _WARM = 3
 """Searches of a wrapper that are not timed: the first ones come with much else that is done once."""
 _UNENCLOSED = 8
-"""Of the backwards of one wrapper that no_sync alone encloses, the first, second, fourth … up to this one are written
-down."""
+"""Last backward that is written down of those of one wrapper that no_sync alone encloses: the first, second, fourth …
+up to this one are."""
 
 
 class _State:
-    """Of this process."""
+    """What this process has counted of reductions, of no_sync, and of searches for unused parameters."""
 
     def __init__(self) -> None:
         self.kept = 0
