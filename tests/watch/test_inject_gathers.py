@@ -25,10 +25,10 @@ SCRIPT = """
         gathers.note_call(op, given, outputs, None)
 
     def end(loss):
-        gathers.note_backward(loss)
+        gathers.look_through(loss)
         loss.backward(retain_graph=True)
-        gathers._state.pending.clear()
-        gathers._state.calls = 0
+        gathers.state.pending.clear()
+        gathers.state.calls = 0
 
     def fresh():
         return [z.detach().clone(), torch.randn(5, 7)]
@@ -67,7 +67,7 @@ SCRIPT = """
     loss = (z @ torch.cat(parts).t()).sum()
     loss.backward()
     call(z, parts)
-    gathers.note_backward(loss)
+    gathers.look_through(loss)
     print("used", told())
 """
 

@@ -290,6 +290,7 @@ def _see_forwards(owner: Any) -> None:
     number_of, begin, end, frame_of = ddp.number, ring.begin_forward, ring.end_other, sys._getframe
     is_training, note, is_due = sys.modules["torch"].is_grad_enabled, ddp.note_forward, batches.is_due
     looks, enter = budget.level != budget.OFF, stopwatch.enter
+    seen_enough = batches.seen_enough
     compares = reference.enabled
     begin_search = syncs.begin_search
     kind = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
@@ -300,9 +301,17 @@ def _see_forwards(owner: Any) -> None:
         try:
             number = number_of(self)
             reduces = bool(getattr(self, "require_backward_grad_sync", True))  # not within no_sync
-            begun[number] = begin(number, bool(syncs), reduces, _find_caller(door))
+            frame: FrameType | None
+            try:
+                # Behind the door are _call_impl, forward and _pre_forward, whose frames Python would have to make for
+                # us alone.
+                outer = frame_of(4)
+                frame = outer.f_back if outer.f_code is door else frame_of(1)
+            except ValueError:  # forward was called itself
+                frame = frame_of(1)
+            begun[number] = begin(number, bool(syncs), reduces, frame)
             ddp.inside += 1
-            if looks:
+            if looks and not stopwatch.state.resting:
                 enter(stopwatch.FORWARD)
                 if syncs:
                     stopwatch.meet()
@@ -312,7 +321,7 @@ def _see_forwards(owner: Any) -> None:
                     clocks.note_forward(self, count)
                 if compares:
                     reference.note_forward(frame_of(1))
-                if is_due(number):
+                if seen_enough.get(number) is not loaders.reading and is_due(number):
                     batches.take_forward(number, frame_of(1))
             elif not self.training:
                 evaluations.take_forward(number, self, bool(syncs), frame_of(1))
@@ -324,10 +333,12 @@ def _see_forwards(owner: Any) -> None:
         try:
             number = number_of(self)
             end(begun.pop(number, 0))
-            ddp.inside = max(0, ddp.inside - 1)
+            if ddp.inside:
+                ddp.inside -= 1
             if looks and self.find_unused_parameters and not self.static_graph:
                 begin_search(number)
-            enter(stopwatch.OTHER)
+            if looks and not stopwatch.state.resting:
+                enter(stopwatch.OTHER)
         except Exception as error:
             journal.failed("forward", error)
         return real_post(self)
@@ -335,20 +346,6 @@ def _see_forwards(owner: Any) -> None:
     for wrapper in (_check_sync_bufs_pre_fwd, _check_sync_bufs_post_fwd):
         wrapping.skip_code(wrapper.__code__)
         replace(owner, wrapper.__name__, wrapper)
-
-
-def _find_caller(door: Any) -> FrameType | None:
-    """Return the frame that calls a wrapper, or one on the way to it, from the beginning of a forward.
-
-    Args:
-        door: Code of ``Module._wrapped_call_impl``; behind it are _call_impl, forward and _pre_forward, whose frames
-            Python would have to make for us alone.
-    """
-    try:
-        frame = sys._getframe(5)
-    except ValueError:  # forward was called itself
-        return sys._getframe(2)
-    return frame.f_back if frame.f_code is door else sys._getframe(2)
 
 
 def _note_anomaly(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:

@@ -218,10 +218,11 @@ def watch_undecorated(module: ModuleType) -> None:
     frame_of = sys._getframe
     find = specs.get
     note = wrapping.guard(ring.note_beginning, None, ring.give_up)
-    is_inside = wrapping.guard(ring.is_inside, False)
+    calling = ring.calling
 
     def _rank_not_in_group(group: Any) -> Any:
-        if is_inside():
+        if getattr(calling, "depth", 0):  # a part of a call that is written down already
+            calling.token = 0
             return real(group)
         spec = find(frame_of(1).f_code)
         if spec is not None:

@@ -34,7 +34,8 @@ _MADE = (wire.INIT, wire.WRAP)
 
 _ring: Ring | None = None
 _failed = False
-_depth: Any = _local()
+calling: Any = _local()
+"""Of this thread: how deep it is in calls that are written down, ``depth``; what `take_token` gives, ``token``."""
 settle: Callable[[int, int], object] | None = None
 """Told of each barrier that is waited for: its number and its group."""
 gathers: Callable[[str, Any, Any, FrameType | None], object] | None = None
@@ -44,28 +45,20 @@ gathers: Callable[[str, Any, Any, FrameType | None], object] | None = None
 def note_beginning(spec: Spec, frame: FrameType) -> None:
     """Write down a call of a function of which only the beginning is seen, from its own frame."""
     try:
-        _depth.token = 0
-        if getattr(_depth, "value", 0):
+        calling.token = 0
+        if getattr(calling, "depth", 0):
             return  # Part of a call that is written down already.
         seen = frame.f_locals
-        _depth.token = _write(spec, (), seen, wire.END_UNKNOWN, frame.f_back)
+        calling.token = _write(spec, (), seen, wire.END_UNKNOWN, frame.f_back)
     except Exception as error:
         give_up()
         journal.failed("calls", error)
 
 
-def is_inside() -> bool:
-    """Whether this thread makes a call that is written down already: what is called in it is a part of that."""
-    if not getattr(_depth, "value", 0):
-        return False
-    _depth.token = 0
-    return True
-
-
 def take_token() -> int:
     """Return what `end` would want for the call whose beginning this thread saw last; 0 where there is none."""
-    token: int = getattr(_depth, "token", 0)
-    _depth.token = 0
+    token: int = getattr(calling, "token", 0)
+    calling.token = 0
     return token
 
 
@@ -75,8 +68,8 @@ def begin(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     Returns:
         What `end` wants.
     """
-    depth = getattr(_depth, "value", 0)
-    _depth.value = depth + 1
+    depth = getattr(calling, "depth", 0)
+    calling.depth = depth + 1
     if depth:
         return 0
     try:
@@ -118,11 +111,12 @@ def list_members(group: int) -> tuple[int, ...]:
 
 def end(token: int) -> None:
     """Write down that the call that `begin` gave this for has returned or raised."""
-    _depth.value -= 1
+    calling.depth -= 1
     ring = _ring
     if token and ring is not None:
         ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
-        stopwatch.end_call()
+        if stopwatch.state.calling >= 0:
+            stopwatch.end_call()
 
 
 def failed(token: int) -> None:
@@ -149,7 +143,14 @@ def begin_other(op: str, index: int, frame: FrameType | None, **more: object) ->
 
 def begin_forward(index: int, syncs: bool, reduces: bool, frame: FrameType | None) -> int:
     """Do the same for a forward of DistributedDataParallel: it broadcasts buffers; its backward reduces."""
-    return _begin_other((wire.FORWARD, index, syncs, reduces), frame, None)
+    key = (wire.FORWARD, index, syncs, reduces)
+    ring = _ring
+    signature = ring.signatures.get(key) if ring is not None else None
+    if ring is None or signature is None:
+        return _begin_other(key, frame, None)
+    place = key[:2]
+    ordinal = ring.ordinals[place] = ring.ordinals.get(place, 0) + 1
+    return append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, 0, wire.OTHER)
 
 
 def _begin_other(key: tuple[object, ...], frame: FrameType | None, more: dict[str, object] | None) -> int:
@@ -197,13 +198,19 @@ def _write(
     if ring is None:
         return 0
     ring.public += 1
-    given: dict[Any, Any] = {**spec.defaults, **kwargs}
-    given.update(zip(spec.places, args))
-    if spec.makes:
-        return _write_maker(ring, spec.name, given, frame)
+    given: dict[Any, Any] = kwargs
+    if spec.lone and len(args) == 1:
+        # A tensor by position, nobody named: most calls. What may stand beside it is by name, or has a default.
+        tensor: Any = args[0]
+        reduction = given.get("op", spec.reduction) if given else spec.reduction
+    else:
+        given = {**spec.defaults, **kwargs}
+        given.update(zip(spec.places, args))
+        if spec.makes:
+            return _write_maker(ring, spec.name, given, frame)
+        tensor = given.get(spec.tensor)
+        reduction = given.get("op")
     get = given.get
-    tensor: Any = get(spec.tensor)
-    reduction = get("op")
     reduction = name_reduction(ring, reduction) if reduction is not None else None
     if type(tensor) is ring.tensor and not ring.count_modes():
         elements = tensor.numel()
@@ -217,8 +224,8 @@ def _write(
     signature = ring.signatures.get(key)
     if signature is None:
         signature = intern_signature(ring, key, _describe_signature(key))
-    group = ring.groups.find(get("group"))
-    peer = -1
+    group = ring.groups.find(get("group") if given else None)
+    peer, tag = -1, 0
     for name in spec.peers:
         value = get(name)
         if value is not None:
@@ -230,14 +237,14 @@ def _write(
         if spec.rooted:
             # Where neither is given (torch.distributed, 2.6 and later).
             peer = ring.groups.find_member(group, 0)
-    tag = get("tag")
-    tag = max(-0x80000000, min(tag, 0x7FFFFFFF)) if type(tag) is int else 0
     if spec.two_sided:
+        told = get("tag")
+        tag = max(-0x80000000, min(told, 0x7FFFFFFF)) if type(told) is int else 0
         flags |= wire.POINT_TO_POINT
         kind: tuple[object, ...] = (group, spec.sends, peer, tag)
     else:
         kind = (group,)
-    if get("async_op"):
+    if given and get("async_op"):
         flags |= wire.ASYNC
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
     token = append(ring, ordinal, signature, ring.sites.find(frame), group, peer, tag, flags)
@@ -245,7 +252,7 @@ def _write(
         gathers(spec.name, tensor, get(spec.gathered), frame)
     if not spec.two_sided and _in_backward() < 0:
         ring.carried[group] = ring.carried.get(group, 0) + elements
-    if not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
+    if stopwatch.state.thread > 0 and not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
         stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
     if spec.settles and settle is not None and not flags & wire.ASYNC:
         settle(ring.count, group)
@@ -362,9 +369,10 @@ def is_watching() -> bool:
     return _ring is not None
 
 
-def public_count() -> int:
-    """Return how many public functions of torch.distributed were called."""
-    return _ring.public if _ring is not None else 0
+def count_public() -> tuple[int, int]:
+    """Return how many public functions of torch.distributed were called, and the elements that collectives carried."""
+    ring = _ring
+    return (ring.public, ring.elements) if ring is not None else (0, 0)
 
 
 def count_meetings() -> tuple[int, int]:

@@ -45,6 +45,13 @@ class Spec:
         self.rooted = name in _ROOTED
         self.gathered = _GATHERERS.get(name)
         self.settles = name == "barrier"
+        self.lone = (
+            self.tensor is not None
+            and places[self.tensor] == 0
+            and not (self.peers or self.rooted or self.makes or self.two_sided)
+        )
+        """It is asked for with a tensor before all else, and no rank is named."""
+        self.reduction = defaults.get("op")
 
 
 def read_spec(func: Any) -> Spec:

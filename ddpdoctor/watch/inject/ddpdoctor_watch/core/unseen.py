@@ -60,9 +60,10 @@ def behind_plain(function: Callable[..., Any]) -> Callable[..., Any]:
     hidden = behind(function)
 
     def wrapper(*args: Any) -> Any:
-        record = find_record()
-        if record is None:
+        tools = _tools
+        if not tools or tools[2]() or tools[6]() or tools[4]() is not None:  # as `find_record` asks
             return hidden(*args)
+        record = tools[3]
         record(False)
         try:
             _inside.plain = True  # what is `behind` in it does not turn recording on

@@ -11,8 +11,8 @@ import sys
 import time
 
 from ..calls import ring
-from ..core import budget, lifetime, progress, wrapping
-from ..models import prints
+from ..core import budget, lifetime, progress, stopwatch, wrapping
+from ..models import modules, prints
 from . import clocks, finite, gathers, gradients, losses, places, reference, scaling, syncs
 
 TYPE_CHECKING = False
@@ -58,7 +58,9 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
     seen = frame.f_locals
     if "grad_tensors" not in seen:
         return  # not torch.autograd.backward
-    clocks.begin_backward()
+    rests = stopwatch.state.resting
+    if not rests:
+        clocks.begin_backward()
     ring.begin_round()
     places.note_backward()
     began = time.monotonic_ns() if not progress.backwards % _EACH else 0
@@ -66,16 +68,19 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
         _numbers.read()
     syncs.note_backward(frame)
     busy = prints.explain_busy() is not None
-    gradients.note_backward(busy)
+    gradients.note_backward(busy or rests != 0)
     if not busy:
         given = seen.get("tensors")
         if type(given) is tuple and len(given) == 1:
-            _look(given[0], frame)
-            gathers.note_backward(given[0])
-            losses.note_backward(given[0], frame)
-            scaling.note_backward(given[0], frame)
+            loss = given[0]
+            _look(loss, frame)
+            if gathers.state.pending:
+                gathers.look_through(loss)
+            if modules.is_open():
+                losses.note_backward(loss, frame)
+                scaling.note_backward(loss, frame)
             if reference.enabled:
-                reference.note_backward(given[0])
+                reference.note_backward(loss)
     if began:
         budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
 

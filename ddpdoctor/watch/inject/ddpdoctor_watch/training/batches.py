@@ -28,8 +28,8 @@ _FRAMES = 6
 
 _counts: dict[tuple[int, int, int], int] = {}
 """Model, place of the loader and epoch -> batches seen."""
-_done: dict[int, tuple[int, int]] = {}
-"""Model -> place and epoch of which it has seen enough."""
+seen_enough: dict[int, tuple[int, int]] = {}
+"""Model -> `loaders.reading` of which enough of its batches were looked at."""
 _MOST = 1000
 
 
@@ -39,12 +39,12 @@ def is_due(model: int) -> bool:
     Args:
         model: The wrapper's number.
     """
-    reading = loaders.current()
-    if _done.get(model) == reading:
+    reading = loaders.reading
+    if seen_enough.get(model) is reading:
         return False
     due = _is_due(model, *reading)
     if not due:
-        _done[model] = reading
+        seen_enough[model] = reading
     return due
 
 
@@ -55,7 +55,7 @@ def take_forward(model: int, frame: FrameType) -> None:
         model: The wrapper's number.
         frame: Of DistributedDataParallel._pre_forward.
     """
-    place, epoch = loaders.current()
+    place, epoch = loaders.reading
     seen = frame.f_locals
     joining = getattr(getattr(seen.get("self"), "_join_config", None), "enable", False) is True
     _take(model, place, epoch, (seen.get("inputs"), seen.get("kwargs")), frame, joining)
@@ -65,7 +65,7 @@ def take_call(model: int, frame: FrameType) -> None:
     """Look at what a model that is not wrapped is given, by position, in the frame of its call."""
     if reference.enabled:
         reference.note_forward(frame)
-    place, epoch = loaders.current()
+    place, epoch = loaders.reading
     if _is_due(model, place, epoch):
         _take(model, place, epoch, frame.f_locals.get("args", ()), frame, False)
 
@@ -74,7 +74,7 @@ def take_call(model: int, frame: FrameType) -> None:
 def after_fork() -> None:
     """A forked child starts anew."""
     _counts.clear()
-    _done.clear()
+    seen_enough.clear()
 
 
 def _is_due(model: int, place: int, epoch: int) -> bool:

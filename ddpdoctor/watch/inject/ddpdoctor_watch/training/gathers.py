@@ -43,7 +43,7 @@ class _State:
         """The program has used hooks of saved tensors, and this torch does not say of which."""
 
 
-_state = _State()
+state = _State()
 
 
 def install() -> None:
@@ -56,7 +56,7 @@ def install() -> None:
         for kind, name in ((hooks_of, "__enter__"), (saved, "register_hooks")):
             real = vars(kind).get(name) if kind is not None else None
             if real is None:
-                _state.packed = True  # nobody would know
+                state.packed = True  # nobody would know
             elif not isinstance(real, joins.Told):
                 setattr(kind, name, joins.Told(real, _note_packing))
 
@@ -64,12 +64,12 @@ def install() -> None:
 @lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
-    global _state
-    _state = _State()
+    global state
+    state = _State()
 
 
 def _note_packing(_: Any) -> None:
-    _state.packed = True
+    state.packed = True
 
 
 @unseen.behind
@@ -83,7 +83,7 @@ def note_call(name: str, given: Any, outputs: Any, frame: FrameType | None) -> N
         frame: Of the caller.
     """
     torch: Any = sys.modules["torch"]
-    if not getattr(given, "requires_grad", False) or not torch.is_grad_enabled() or _state.calls >= CALLS:
+    if not getattr(given, "requires_grad", False) or not torch.is_grad_enabled() or state.calls >= CALLS:
         return
     listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     tensors = [given, *listed]
@@ -92,26 +92,21 @@ def note_call(name: str, given: Any, outputs: Any, frame: FrameType | None) -> N
         or any(type(each) not in (torch.Tensor, torch.nn.Parameter) for each in tensors)
         or any(each.requires_grad or prints.explain_unreadable(each) is not None for each in listed)
         or sum(each.numel() for each in listed) > ELEMENTS
-        or len(_state.pending) >= PENDING
+        or len(state.pending) >= PENDING
     ):
         return
-    _state.calls += 1
+    state.calls += 1
     # Detached: what has made it is not to be kept.
-    _state.pending.append((name, given.detach(), listed, frames.list_own(frame, _FRAMES)))
-
-
-def note_backward(loss: Any) -> None:
-    """Look for what was gathered among what the backward of a loss needs, as it begins."""
-    if _state.pending:
-        _look_through(loss)
+    state.pending.append((name, given.detach(), listed, frames.list_own(frame, _FRAMES)))
 
 
 @unseen.behind
-def _look_through(loss: Any) -> None:
-    pending, _state.pending = _state.pending, []
+def look_through(loss: Any) -> None:
+    """Look for the gathering calls that wait among what the backward of a loss needs, as it begins."""
+    pending, state.pending = state.pending, []
     if type(loss) is not sys.modules["torch"].Tensor or loss.grad_fn is None:
         return
-    if _state.packed:
+    if state.packed:
         budget.abstain(UNSAID)
         return
     began = time.monotonic_ns()
@@ -174,7 +169,7 @@ def _list_saved(node: Any) -> list[Any]:
 
 def read_saved(node: Any, name: str) -> Any:
     """Return what a function has saved; None where a hook may have packed it, or where it was used and is gone."""
-    if _state.packed:
+    if state.packed:
         return None
     try:
         raw = getattr(node, name)

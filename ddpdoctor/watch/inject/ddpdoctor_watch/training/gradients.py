@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 
-from ..core import budget, journal, lifetime, progress, stopwatch, unseen
+from ..core import budget, journal, lifetime, progress, unseen
 from ..models import ddp, prints, tree
 from . import finite, places
 
@@ -173,12 +173,14 @@ def note_backward(busy: bool) -> None:
     """Choose by the order of the iteration before, once it is known; called as each backward begins.
 
     Args:
-        busy: Nothing may be computed in it.
+        busy: Nothing may be computed in it, or it is one of those of which nothing is measured.
     """
     global _busy, _record
-    _busy = busy or stopwatch.state.resting != 0
+    _busy = busy
     _record = None if _busy else unseen.find_record()
-    for watched in tuple(_pending) if _pending else ():
+    if not _pending:
+        return
+    for watched in tuple(_pending):
         watched.tries += 1
         wrapper = watched.wrapper()
         order = _read_order(wrapper)

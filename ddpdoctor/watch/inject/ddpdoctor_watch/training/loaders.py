@@ -36,6 +36,8 @@ _epochs: dict[int, _Epoch] = {}
 """Number of a place -> the epoch that is being read there."""
 _current: list[_Epoch] = []
 """The one that began last."""
+reading: tuple[int, int] = (0, 0)
+"""The place and the number of the epoch that began last, a new object for each; zeros where nothing was iterated."""
 
 
 class _Epoch:
@@ -180,11 +182,6 @@ def _note(_: Any, frame: FrameType, args: Any) -> None:
     )
 
 
-def current() -> tuple[int, int]:
-    """Return the place and the number of the epoch that began last; zeros where no loader was iterated."""
-    return (_current[0].place, _current[0].number) if _current else (0, 0)
-
-
 def latest() -> tuple[int, list[int]]:
     """Return which batch the epoch that began last has given last, and its indices.
 
@@ -199,9 +196,11 @@ def latest() -> tuple[int, list[int]]:
 @lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """The epochs of its parent are not a forked child's."""
+    global reading
     _seen.clear()
     _epochs.clear()
     del _current[:]
+    reading = (0, 0)
 
 
 def note_end() -> None:
@@ -211,6 +210,7 @@ def note_end() -> None:
 
 
 def _begin(place: int, number: int, iterator: Any, loader: Any, length: int | None) -> None:
+    global reading
     if budget.level == budget.OFF:
         return
     before = _epochs.get(place)
@@ -218,6 +218,7 @@ def _begin(place: int, number: int, iterator: Any, loader: Any, length: int | No
         before.write()
     epoch = _epochs[place] = _Epoch(place, number)
     _current[:] = [epoch]
+    reading = (place, number)
     clocks.time_batches(iterator, place, bool(getattr(loader, "num_workers", 0)), length)
     data = sys.modules.get("torch.utils.data")
     real = getattr(iterator, "_index_sampler", None)

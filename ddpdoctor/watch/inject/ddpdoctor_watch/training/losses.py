@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 
 from ..core import frames, lifetime, unseen
-from ..models import modules
 from . import gathers
 
 TYPE_CHECKING = False
@@ -55,13 +54,13 @@ def after_fork() -> None:
 
 
 def note_backward(loss: Any, frame: FrameType) -> None:
-    """Look at a loss of a step that is looked at.
+    """Look at a loss, in a step in which modules are looked at.
 
     Args:
         loss: Whose backward begins.
         frame: Of torch.autograd.backward.
     """
-    if modules.is_open() and len(_state.rows) < MOST:
+    if len(_state.rows) < MOST:
         _look_through(loss, frame)
 
 

@@ -22,8 +22,8 @@ def note_backward() -> None:
     """Count a backward pass that begins."""
     global _place, _index
     progress.backwards += 1
-    place = loaders.current()
-    if place != _place:
+    place = loaders.reading
+    if place is not _place:
         _place, _index = place, 0
     _index += 1
 

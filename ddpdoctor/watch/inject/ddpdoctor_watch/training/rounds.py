@@ -32,17 +32,18 @@ class Rounds:
 
     def __init__(self, parameters: list[Any]) -> None:
         self.elements = max(1, sum(int(each.numel()) for each in parameters))
-        self.calls = ring.public_count()
+        self.calls, _ = ring.count_public()
         self.carried, _ = self.told = ring.count_elements()
         self.kinds: dict[int, int] = {}
 
     def is_telling(self) -> bool:
         """Whether collectives were called since the last step of which there were 1, 2, 4, 8 … alike."""
-        count = ring.public_count()
+        count, carried = ring.count_public()
         if count == self.calls:
             return False
-        carried, _ = ring.count_elements()
-        kind = min(_KINDS, _PARTS * (carried - self.carried) // self.elements)
+        kind = _PARTS * (carried - self.carried) // self.elements
+        if kind > _KINDS:
+            kind = _KINDS
         self.calls, self.carried = count, carried
         seen = self.kinds[kind] = self.kinds.get(kind, 0) + 1
         return not seen & (seen - 1) and seen <= _MOST

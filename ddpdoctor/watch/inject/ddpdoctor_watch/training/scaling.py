@@ -57,13 +57,13 @@ def after_fork() -> None:
 
 
 def note_backward(loss: Any, frame: FrameType) -> None:
-    """Measure gradients once a backward has ended, in a step that is looked at.
+    """Measure gradients once a backward has ended, in a step in which modules are looked at.
 
     Args:
         loss: Whose backward begins.
         frame: Of torch.autograd.backward.
     """
-    if not modules.is_open() or ddp.list_entries():
+    if ddp.list_entries():
         return
     models = [each for each in modules.list_roots() if _is_sharded(each)]
     node: Any = getattr(loss, "grad_fn", None)

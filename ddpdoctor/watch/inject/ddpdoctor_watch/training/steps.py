@@ -139,7 +139,8 @@ def _begin_step(optimizer: Any, frame: FrameType) -> None:
 def _end_step(optimizer: Any) -> None:
     """Take fingerprints of the gradients that the step has used, and write down what was seen of it."""
     try:
-        stopwatch.enter(stopwatch.OTHER)
+        if not stopwatch.state.resting:
+            stopwatch.enter(stopwatch.OTHER)
         entry = _state.latest
         if entry is None or entry.ref() is not optimizer:
             entry = _state.known.get(id(optimizer))
