@@ -17,6 +17,7 @@ from ddpdoctor.errors import DoctorError, UsageError
 if TYPE_CHECKING:
     from ddpdoctor.evidence.gatherers import GathererRegistry
     from ddpdoctor.judge.selection import Selection
+    from ddpdoctor.launch.ground import Ground
     from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
     from ddpdoctor.plugins import Plugins
     from ddpdoctor.report.model import Report
@@ -25,11 +26,24 @@ LINES_SHOWN = 5
 """Last lines that are shown of what a process said that ended without a report."""
 
 
-def launch(request: CheckRequest, progress: Progress, gatherers: GathererRegistry) -> CheckOutcome:
-    """Run the test job; a function of its own so that torch is imported no sooner."""
+def prepare(stages: Sequence[str]) -> Ground:
+    """Begin to import torch, which takes longest, where stages need it; what is begun is ended by `launch` or ``with``.
+
+    Args:
+        stages: those that were asked for by name, none for all.
+    """
+    from ddpdoctor.launch.ground import Ground
+
+    return Ground(stages)
+
+
+def launch(
+    request: CheckRequest, progress: Progress, gatherers: GathererRegistry, ground: Ground | None = None
+) -> CheckOutcome:
+    """Run the test job; a function of its own so that what it needs is imported no sooner."""
     from ddpdoctor.launch.check import run_check
 
-    return run_check(request, progress, gatherers)
+    return run_check(request, progress, gatherers, ground)
 
 
 def judge(outcome: CheckOutcome, plugins: Plugins, selection: Selection, invocation: Sequence[str]) -> Report:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpdoctor.api.checking import judge, launch
+from ddpdoctor.api.checking import judge, launch, prepare
 from ddpdoctor.cli.arguments import options as common
 from ddpdoctor.cli.arguments.option_values import (
     parse_backend,
@@ -29,6 +29,7 @@ from ddpdoctor.cli.arguments.parsing import add_option
 from ddpdoctor.errors import EXIT_FAILED, EXIT_FINDINGS, EXIT_INTERRUPTED, EXIT_OK, OutputError
 
 if TYPE_CHECKING:
+    from ddpdoctor.launch.ground import Ground
     from ddpdoctor.launch.request import CheckOutcome, CheckRequest
     from ddpdoctor.report.model import Report
     from ddpdoctor.report.registry import RendererRegistry
@@ -150,7 +151,12 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Launch, judge, show."""
+    """Launch, judge, show; torch is imported meanwhile from the beginning on."""
+    with prepare(getattr(options, "only", ())) as ground:
+        return _run(options, ground)
+
+
+def _run(options: argparse.Namespace, ground: Ground) -> int:
     from ddpdoctor.cli.arguments.request import read_request
     from ddpdoctor.cli.arguments.select import choose_selection
     from ddpdoctor.cli.output.display import Display, reserved_stdout
@@ -169,7 +175,7 @@ def run(options: argparse.Namespace) -> int:
     progress = make_progress(sys.stderr, color=not getattr(options, "no_color", False), quiet=level < 0)
     try:
         with reserved_stdout():
-            outcome = launch(request, progress, plugins.gatherers)
+            outcome = launch(request, progress, plugins.gatherers, ground)
     finally:
         progress.close()
     if not outcome.spokesman:

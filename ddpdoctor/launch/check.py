@@ -14,15 +14,14 @@ from ddpdoctor.evidence.bundle import renumber_node
 from ddpdoctor.evidence.gatherers import GathererFailure, GathererRegistry, merge_extra, run_gatherers
 from ddpdoctor.gather.launcher import MPIRUN, SRUN
 from ddpdoctor.launch.absence import absent_kinds
+from ddpdoctor.launch.ground import Ground
 from ddpdoctor.launch.interrupt import Interrupt
 from ddpdoctor.launch.local import LocalFindings, look_at_node
 from ddpdoctor.launch.plan import Plan
 from ddpdoctor.launch.planning import complete_plan, make_plan
-from ddpdoctor.launch.processes import adopt_orphans, kill_descendants
 from ddpdoctor.launch.request import CheckOutcome, CheckRequest, Progress
 from ddpdoctor.launch.server import TorchServer
 from ddpdoctor.launch.torchcheck import require_torch
-from ddpdoctor.launch.workplace import work_directory
 from ddpdoctor.launch.world.records import collect
 from ddpdoctor.launch.world.state import WORLD_STAGES
 from ddpdoctor.launch.world.supervisor import Supervisor
@@ -34,7 +33,10 @@ EXCHANGE_AFTER_CUT_S = 45.0
 
 
 def run_check(
-    request: CheckRequest, progress: Progress, gatherers: GathererRegistry | None = None
+    request: CheckRequest,
+    progress: Progress,
+    gatherers: GathererRegistry | None = None,
+    ground: Ground | None = None,
 ) -> CheckOutcome:
     """Launch a tiny world as asked, examine it, and leave nothing behind.
 
@@ -42,6 +44,7 @@ def run_check(
         request: the validated options.
         progress: told what is being done.
         gatherers: of third parties, which look at this node's facts.
+        ground: where torch is being imported already; it is cleared here.
 
     Raises:
         DoctorError: torch is missing, too old or without distributed: nothing can be looked at.
@@ -49,19 +52,15 @@ def run_check(
     """
     origin, started_at = time.monotonic(), datetime.now(timezone.utc)
     require_torch()
-    adopt_orphans()
-    with Interrupt() as interrupt, work_directory() as place:
-        server = TorchServer(place.path, place.name)
+    with ground or Ground() as ground:
+        interrupt = ground.interrupt
         try:
-            run = _Run(make_plan(request, str(place.path)), server, progress, interrupt, origin, request)
+            plan = make_plan(request, str(ground.place.path))
+            run = _Run(plan, ground.server, progress, interrupt, origin, request)
             evidence = run.examine(gatherers or GathererRegistry())
         finally:
             progress.close()
-            if kill_descendants(keep=(server.tracker_pid, place.witness_pid)):
-                kill_descendants(
-                    keep=(place.witness_pid,)
-                )  # one is stuck in the kernel: the tracker would wait for it for ever
-            server.stop()
+            ground.clear()
         return CheckOutcome(
             evidence=evidence,
             started_at=started_at,

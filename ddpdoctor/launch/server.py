@@ -14,17 +14,7 @@ from typing import Any
 
 from ddpdoctor.launch.processes import SAFE_PATH, TERMINAL_SIGNALS
 
-PRELOADED = (
-    "torch",
-    "torch.distributed",
-    "torch.distributed.elastic.agent.server.local_elastic_agent",
-    "ddpdoctor.launch.agent",
-    "ddpdoctor.launch.elastic",
-    "ddpdoctor.launch.meeting.party",
-    "ddpdoctor.launch.smoke",
-)
-"""What the forkserver imports once. Nothing of it starts a thread or touches a device, or forking were
-unsafe."""
+PRELOADED = "ddpdoctor.launch.preload"
 
 
 class TorchServer:
@@ -40,12 +30,14 @@ class TorchServer:
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
 
     def start(self) -> None:
-        """Start importing torch in the background; returns at once.
+        """Start importing torch in the background, unless that has begun; returns at once.
 
         The import is not interrupted by Ctrl-C, which is the command's to handle, nor does it find a random.py or
         torch.py of the working directory.
         """
-        self._context.set_forkserver_preload(list(PRELOADED))
+        if self.pid is not None:
+            return
+        self._context.set_forkserver_preload([PRELOADED])
         with _stderr_to(self._log), _off_terminal():
             resource_tracker.ensure_running()  # apart: it unblocks SIGINT itself when it has started
         with _stderr_to(self._log), _off_terminal(), _safe_path():

@@ -14,17 +14,21 @@ OLDEST_TORCH = (2, 4)
 CPU)."""
 
 
+def has_torch() -> bool:
+    """Whether this Python would import some torch, whichever."""
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def require_installed_torch() -> None:
     """Return only where this Python would import some torch, whichever.
 
     Raises:
         DoctorError: there is none.
     """
-    try:
-        found = importlib.util.find_spec("torch") is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
+    if not has_torch():
         raise DoctorError(
             "torch is not installed for this Python",
             context=f"Python used: {sys.executable}",

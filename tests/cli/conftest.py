@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,9 @@ class Stage:
     requests: list[CheckRequest] = field(default_factory=list)
     error: BaseException | None = None
 
-    def launch(self, request: CheckRequest, progress: Progress, gatherers: GathererRegistry) -> CheckOutcome:
+    def launch(
+        self, request: CheckRequest, progress: Progress, gatherers: GathererRegistry, ground: object = None
+    ) -> CheckOutcome:
         self.requests.append(request)
         progress.stage("facts", 10.0)
         if self.error is not None:
@@ -138,6 +141,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage()
+    monkeypatch.setattr(check_command, "prepare", lambda stages: nullcontext())
     monkeypatch.setattr(check_command, "launch", made.launch)
     return made
 
