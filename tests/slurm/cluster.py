@@ -108,6 +108,7 @@ class Cluster:
 
     def _configure(self) -> None:
         (self.folder / "state").mkdir()
+        (self.folder / "mpi.conf").write_text(f"PMIxCliTmpDirBase={self.folder / 'pmix'}\n")
         # More processors than there are: tests start more tasks than the machine has cores.
         nodes = [f"NodeName={host.name} NodeAddr={host.address} CPUs=8 State=UNKNOWN" for host in self.hosts]
         text = CONFIGURATION.format(
@@ -130,9 +131,12 @@ class Cluster:
         self._munged = subprocess.Popen(["munged", "--foreground", "--force", *options])
 
     def start_node(self, host: Host) -> None:
-        """Start slurmd on a host."""
-        (self.folder / f"spool-{host.name}").mkdir(exist_ok=True)
-        command = ["slurmd", "-D", "-N", host.name]
+        """Start slurmd on a host, where PMIx finds a directory of this host's own, as it would on a node's own /tmp."""
+        own = self.folder / f"pmix-{host.name}"
+        for folder in (self.folder / f"spool-{host.name}", self.folder / "pmix", own):
+            folder.mkdir(exist_ok=True)
+        script = f"mount --bind {own} {self.folder / 'pmix'} && exec slurmd -D -N {host.name}"
+        command = ["unshare", "--mount", "sh", "-c", script]
         self._daemons[host.name] = host.start(command, env=self.environment)
 
     def wait_for_nodes(self) -> None:

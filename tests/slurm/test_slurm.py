@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,23 @@ def test_tasks_of_srun_get_one_verdict_with_their_hosts(cluster: Cluster, tmp_pa
         ("node-b", [1]),
     ]
     assert (report["world"]["launcher"], report["world"]["size"]) == ("srun", 2)
+
+
+@pytest.mark.skipif(find_library("pmix") is None, reason="srun --mpi=pmix needs Debian's libpmix2")
+def test_tasks_that_pmix_connects_get_the_same_verdict(cluster: Cluster, tmp_path: Path) -> None:
+    result = srun(cluster, tmp_path, "--mpi=pmix", *EACH, *RUN, *PROGRAM, "raise")
+    assert result.returncode == 1, result.describe()
+    assert count_verdicts(result.stderr) == 1, result.stderr
+    finding = read_report(tmp_path)["findings"][0]
+    assert (finding["code"], finding["ranks"], finding["nodes"]) == ("ERR001", [1], ["node-b"])
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_library("pmix") is None, reason="srun --mpi=pmix needs Debian's libpmix2")
+def test_machines_are_tested_under_pmix(cluster: Cluster, tmp_path: Path) -> None:
+    result = srun(cluster, tmp_path, "--mpi=pmix", *EACH, *DOCTOR, "check", "--skip", "bandwidth")
+    assert result.returncode == 0, result.describe()
+    assert "all 2 node pairs reached" in result.stdout
 
 
 @pytest.mark.long
