@@ -73,7 +73,7 @@ class AgentReader:
         self.exit_lines: list[int] = []
         self.pid: int | None = None
         self.succeeded = False
-        """It said that all of its workers ended well, and nothing else after that."""
+        """Whether it said that all of its workers ended well, and nothing else after that."""
 
     @property
     def busy(self) -> bool:

@@ -125,7 +125,7 @@ class LogFacts:
     dropped: int = 0
     """Texts and tracebacks beyond what is kept."""
     kernel: bool = False
-    """It is a node's kernel log."""
+    """Whether it is a node's kernel log."""
     last: Stamp | None = None
     """Time of its last dated line."""
     members: dict[tuple[str, int], Member] = field(default_factory=dict)

@@ -104,7 +104,7 @@ class _Block:
     last: int = 0
     interleaved: bool = False
     shows: bool = False
-    """It took the last frame, whose source text comes next."""
+    """Whether it took the last frame, whose source text comes next."""
     group: bool = False
     """The exception is a group: its first member follows it, and each line has a margin."""
     end: int | None = None

@@ -117,7 +117,7 @@ class Leftover:
     ports: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
     orphaned: bool = True
-    """Its launcher is gone."""
+    """Whether its launcher is gone."""
 
 
 @dataclass(frozen=True, slots=True)

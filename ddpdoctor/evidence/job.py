@@ -120,7 +120,7 @@ class ProcessRecord:
     """Who sent the signal, where it can be known: ``agent (pid 5)`` of torchrun, ``its parent (pid 5)``, ``itself``,
     ``rank 0 (pid 7)``, ``kernel (out of memory)``, ``pid 17 (bash)``, or that nobody did who was watched."""
     clean_end: bool = False
-    """Its interpreter ran to its end: an exit after that is the shutdown's."""
+    """Whether its interpreter ran to its end: an exit after that is the shutdown's."""
     exit_call: tuple[Frame, ...] = ()
     """Where sys.exit or os._exit was called, innermost first."""
     exit_how: str | None = None
@@ -128,7 +128,7 @@ class ProcessRecord:
     exit_text: str | None = None
     """What ``sys.exit("…")`` was given to print, bounded and scrubbed."""
     running: bool = False
-    """It had not ended when this was written: that it shows no end says nothing."""
+    """Whether it had not ended when this was written: that it shows no end says nothing."""
     watched: bool = True
     unwatched_reason: str | None = None
     milestones: tuple[Milestone, ...] = ()
@@ -312,7 +312,7 @@ class NotableLine:
     text: str
     """Scrubbed and bounded."""
     trouble: bool = True
-    """It reports something that went wrong; else it is only the last one."""
+    """Whether it reports something that went wrong; else it is only the last one."""
 
 
 @dataclass(frozen=True, slots=True)

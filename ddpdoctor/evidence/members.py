@@ -18,7 +18,7 @@ class JobNode:
     host: str = ""
     ranks: RankSet = field(default_factory=RankSet)
     own: bool = False
-    """It wrote this evidence."""
+    """Whether it wrote this evidence."""
     head: bool = False
     """The others tell it what they saw: it hosts the rendezvous, or is the first."""
     state: str = "unknown"

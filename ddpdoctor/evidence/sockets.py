@@ -48,9 +48,9 @@ class LinkState:
     name: str
     addresses: tuple[str, ...] = ()
     up: bool = True
-    """It is switched on."""
+    """Whether it is switched on."""
     carrier: bool | None = None
-    """It has a signal: the cable is in, the other end is on."""
+    """Whether it has a signal: the cable is in, the other end is on."""
     mtu: int | None = None
     downs: int | None = None
     """Times that the carrier was lost since the interface is there."""

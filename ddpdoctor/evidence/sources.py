@@ -103,4 +103,4 @@ class SourceFile:
     skipped: tuple[str, ...] = ()
     """Parts that were not read, each with the reason: ``cell 3: line 1: invalid syntax``."""
     unrelated: bool = False
-    """It mentions no distributed library, so nothing more of it was read."""
+    """Whether it mentions no distributed library, so nothing more of it was read."""

@@ -115,7 +115,7 @@ class RankExit:
     exit_code: int | None = None
     signal: int | None = None
     finished: bool = False
-    """It had written its clean end before it died."""
+    """Whether it had written its clean end before it died."""
     detail: str | None = None
     """Last words on stderr, or kernel evidence."""
     user_step: str | None = None

@@ -44,7 +44,7 @@ class Call:
     returned: bool | None = None
     """Whether the call has come back; None where it cannot be seen (isend, irecv)."""
     raised: bool = False
-    """It came back with an exception."""
+    """Whether it came back with an exception."""
     over: bool | None = None
     """Whether it is over, as torch's Flight Recorder tells; None where that was not asked, or cannot tell."""
     age_s: float | None = None
@@ -175,7 +175,7 @@ class Stand:
     counts: dict[str, int] = field(default_factory=dict)
     """Series (see `Call.series`) -> calls begun."""
     complete: bool = True
-    """Nothing was overwritten: what is not counted was never called."""
+    """Whether nothing was overwritten: what is not counted was never called."""
     threads: int = 1
     """Threads that have made calls."""
     beside: tuple[Call, ...] = ()
@@ -189,7 +189,7 @@ class Stand:
     backend: str | None = None
     """Backend of its default group, as the script asked for it."""
     ended: bool = False
-    """Its interpreter said that it ends, or it called sys.exit or os._exit."""
+    """Whether its interpreter said that it ends, or it called sys.exit or os._exit."""
     still_s: float | None = None
     """Seconds since it last began or ended a call."""
     frames: tuple[Frame, ...] = ()
@@ -247,10 +247,10 @@ class Standstill:
     stopped: bool = False
     """The job was ended because of it."""
     asked: bool = False
-    """It is a look that somebody asked for."""
+    """Whether it is a snapshot that was asked for."""
     node: int = 0
     joined: bool = False
-    """It is of several nodes: each stand has its own."""
+    """Whether it covers several nodes: each position names its own."""
     given: bool = False
     """The stacks were read from files: that nothing moved is what those meant who took them."""
     network: tuple[NodeNetwork, ...] = ()

@@ -25,7 +25,7 @@ class BackendResult:
     """Device type that its tensors lived on; None when it was not tried."""
     device_present: bool = True
     asked: bool = False
-    """It is the backend of the default group."""
+    """Whether it is the backend of the default group."""
     group: RankSet = field(default_factory=RankSet)
     """Ranks on which a process group formed."""
     collective: RankSet = field(default_factory=RankSet)

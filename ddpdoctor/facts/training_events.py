@@ -167,7 +167,7 @@ class Compared(Event, _Class, total=False):
     digests: list[str]
     """One of each sample that the model was given since the step before."""
     cut: bool
-    """There were more of them."""
+    """Whether there were more of them."""
     elements: int
     """Elements of the tensors that the model was given."""
     forwards: int

@@ -155,7 +155,7 @@ class Finding:
     """Only to lower the code's default."""
     state: str = "active"
     decisive: bool = False
-    """It is what ended the job: it goes before whatever else is wrong."""
+    """Whether it is what ended the job: it goes before whatever else is wrong."""
     code: str = ""
     name: str = ""
     suppression: Suppression | None = None

@@ -32,7 +32,7 @@ class Origin:
     aligned: bool
     """All ranks made as many backwards, as far as is known."""
     passing: bool = False
-    """It was finite again in the next backward, which went into the same step of the optimizer."""
+    """Whether it was finite again in the next backward, which went into the same step of the optimizer."""
     sampled: bool = False
     """Gradients were looked at in some backwards only: steps are short (clocks.py of ``ddpdoctor_watch``)."""
 

@@ -62,7 +62,7 @@ class StateLook:
     model: int = 0
     """Number of the wrapper whose model has the parameter, as in `TensorLook.model`."""
     setting: bool = False
-    """It is one: digests are its values in all groups of parameters."""
+    """Whether there is one: digests are its values in all groups of parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class OptimizerSetup:
     """Number of a model, as in `TensorLook.model` -> its class."""
     wrappers: tuple[WrapperSetup, ...] = ()
     uniform: bool = True
-    """Its tensors have the same names and shapes on all ranks."""
+    """Whether its tensors have the same names and shapes on all ranks."""
     unfrozen: tuple[str, ...] = ()
     """Parameters that required no gradient at the first step and do later."""
     unreadable: dict[str, str] = field(default_factory=dict)

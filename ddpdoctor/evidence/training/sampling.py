@@ -33,7 +33,7 @@ class Sampling:
     trained: bool = False
     """A model in training was given its batches."""
     joining: bool = False
-    """It did so within torch's Join, which lets ranks have different numbers of batches."""
+    """Whether it did so within torch's Join, which lets ranks have different numbers of batches."""
     samples: int = 0
     """Indices that the sampler gave, all ranks together."""
     padded: int | None = None

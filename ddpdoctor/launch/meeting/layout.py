@@ -18,7 +18,7 @@ class Seat:
     local_rank: int
     local_size: int
     leads: bool
-    """It speaks for its node."""
+    """Whether it speaks for its node."""
 
 
 def identify_machine() -> str:

@@ -35,7 +35,7 @@ class RowView:
     """Call, place and class (same, odd, none) for each column."""
     differs: bool
     first: bool
-    """It is the first that differs."""
+    """Whether it is the first that differs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class EvidenceView:
     kind: str
     text: str
     block: bool
-    """It has several lines and keeps them."""
+    """Whether it has several lines and keeps them."""
     ranks: str | None
     source: str | None
 

@@ -30,7 +30,7 @@ class TreeRow:
     place: str
     source: str | None
     own: bool
-    """It is the user's own code."""
+    """Whether it is the user's own code."""
 
 
 def view_tree(stands: Sequence[Stand], caps: Caps) -> tuple[TreeRow, ...]:

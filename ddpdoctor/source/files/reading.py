@@ -50,7 +50,7 @@ class Script:
     skipped: list[str] = field(default_factory=list)
     """Cells of a notebook that were not read, with the reason."""
     unrelated: bool = False
-    """It mentions no distributed library: it was not parsed."""
+    """Whether it mentions no distributed library: it was not parsed."""
 
     def place(self, node: ast.AST, function: str | None = None) -> SourcePlace:
         """Return where a node of the tree stands."""

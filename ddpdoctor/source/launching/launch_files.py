@@ -55,7 +55,7 @@ class LaunchFile:
     ignores: tuple[IgnoreComment, ...] = ()
     problem: str | None = None
     unrelated: bool = False
-    """It starts no ranks."""
+    """Whether it starts no ranks."""
 
     def place(self, line: int, text: str = "") -> SourcePlace:
         """Return a place in it.

@@ -25,7 +25,7 @@ class Call:
     certain: bool = True
     inner: tuple[tuple[ast.AST, Scope], ...] = ()
     repeated: bool = False
-    """It stands in a loop, so that it may make up for several of the other side."""
+    """Whether it stands in a loop, so that it may make up for several of the other side."""
 
     @property
     def identity(self) -> str:

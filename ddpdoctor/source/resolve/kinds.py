@@ -57,7 +57,7 @@ class Value:
     via: tuple[tuple[ast.Call, Scope], ...] = ()
     """The calls of functions of the files in which it was made, the outermost first."""
     guessed: bool = False
-    """It is taken for a model since it is wrapped; what made it is not known."""
+    """Whether it is taken for a model since it is wrapped; what made it is not known."""
 
     @property
     def identity(self) -> object:

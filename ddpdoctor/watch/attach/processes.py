@@ -55,7 +55,7 @@ class Seen:
     python: bool = False
     uid: int | None = None
     readable: bool = True
-    """Its environment could be read."""
+    """Whether its environment could be read."""
     place: Detected = field(default_factory=Detected)
     identity: tuple[str | None, ...] = ()
     job: tuple[str | None, ...] = ()

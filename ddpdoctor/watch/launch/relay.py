@@ -148,7 +148,7 @@ class _Stream:
     target: int
     log: BoundedLog
     terminal: bool = False
-    """It goes to a terminal."""
+    """Whether it goes to a terminal."""
 
 
 class Relay:

@@ -23,9 +23,9 @@ class JobResult:
     """Signals that came while it ran."""
     lost: list[str] = field(default_factory=list)
     timed_out: bool = False
-    """It was told to end because its limit was over."""
+    """Whether it was told to end because its time limit was over."""
     stopped: bool = False
-    """It was told to end because it stood still."""
+    """Whether it was told to end because it hung."""
     stopped_elsewhere: str | None = None
     """What was found on another node, where that was seen."""
     ended: Moment | None = None

@@ -34,7 +34,7 @@ class Glance:
     since_ns: int = 0
     """When that call began."""
     gave_up: bool = False
-    """Its newest call has raised, or it has ended with an error."""
+    """Whether its newest call has raised, or it has ended with an error."""
 
     def waits(self, now_ns: int) -> bool:
         """Whether it has been in a call for longer than calls take."""

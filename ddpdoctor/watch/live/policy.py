@@ -54,7 +54,7 @@ class Ruling:
     """What the checks say of a look."""
 
     proved: bool = False
-    """It cannot get on, however long one waits."""
+    """Whether it cannot get on, however long one waits."""
     stalled: bool = False
     """A rank stands outside of every collective and does not move, or all wait in the same one."""
     code: str | None = None

@@ -38,7 +38,7 @@ class Told:
     """How often its supervisor has seen since its look that nothing has moved."""
     look: Standstill
     ended: bool = False
-    """Its ranks have ended: nothing will move there any more."""
+    """Whether its ranks have ended: nothing will move there any more."""
 
 
 class Exchange:

@@ -91,12 +91,12 @@ class Ring:
     loaders: dict[tuple[str, int], LoaderStand] = field(default_factory=dict)
     exit_frames: tuple[Frame, ...] = ()
     ended: bool = False
-    """Its interpreter has said that it ends."""
+    """Whether its interpreter has said that it ends."""
     status: int | None = None
     """Exit status with which its interpreter said that it ends; 1 where an exception came out of it."""
     main_thread: int = 0
     accelerated: bool = False
-    """Its torch was built for a device beside the processor."""
+    """Whether its torch was built for a device beside the processor."""
     no_recorder: str | None = None
     """Why torch's recorder cannot be asked."""
     spent: tuple[float, ...] = ()
@@ -104,11 +104,11 @@ class Ring:
     named: str | None = None
     """The program's own name for what it does."""
     blind: bool = False
-    """Its process has stopped writing calls down: which it has made since is not known."""
+    """Whether its process has stopped writing calls down: which it has made since is not known."""
     _wrappers: dict[int, tuple[int, list[int] | None]] = field(default_factory=dict)
     """Number of a wrapper in its process -> the how-manyth of its group it is, and the ranks of the group."""
     _main_trains: bool = False
-    """Its main thread was seen in other calls than those that make groups."""
+    """Whether its main thread was seen in other calls than those that make groups."""
     _offset: int = 0
     _capacity: int = 0
 

@@ -40,19 +40,19 @@ class RankProgress:
     peer: int | None = None
     """Root or other side of that call."""
     raised: bool = False
-    """It came back with an exception."""
+    """Whether it came back with an exception."""
     last: str | None = None
     """Its last collective."""
     last_number: int = 0
     last_place: str | None = None
     open: bool = False
-    """It is in that collective now."""
+    """Whether it is in that collective now."""
     step: int | None = None
     """Forwards of its wrapper, else calls from the place that calls most often."""
     exact: bool = True
     """No call was overwritten before it was counted."""
     forwards: bool = False
-    """Its steps are forwards."""
+    """Whether its steps are forwards."""
     calls: int = 0
     """Collectives that it has begun on the default group."""
     behind: int = 0

@@ -50,7 +50,7 @@ class Level(enum.IntEnum):
     SILENT = 4
     """Gone without a word."""
     COMPLAINT = 5
-    """It lost a peer, or waited for one in vain."""
+    """It lost a peer, or waited for one until it timed out."""
     AT_EXIT = 6
     """Aborted after its script had ended."""
     ENDED = 7

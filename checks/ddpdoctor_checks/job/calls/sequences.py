@@ -37,7 +37,7 @@ class Line:
     calls: Numbers = field(default_factory=Numbers)
     states: Numbers = field(default_factory=Numbers)
     whole: bool = True
-    """Nothing before the first call was overwritten."""
+    """Whether nothing before the first call was overwritten."""
     _plain: bool | None = None
 
     @property

@@ -62,7 +62,7 @@ class Deadlock:
     confidence: str = "high"
     role: str = "cause"
     proof: bool = True
-    """It can never go on; else it may, as far as the calls tell."""
+    """Whether it can never go on; else it may, as far as the calls tell."""
     loop: Frame | None = None
     """What those at fault have left and the others are in."""
 

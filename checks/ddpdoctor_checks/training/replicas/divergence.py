@@ -43,20 +43,20 @@ class Parting:
     way: WrapperLook | None = None
     """What was done with the wrapper."""
     at_start: bool = False
-    """They differ before the first step."""
+    """Whether they differ before the first step."""
     slight: bool = False
-    """They differ in their last bits only."""
+    """Whether they differ in their last bits only."""
     state: StateLook | None = None
     """Part of the optimizer's state that differs while parameters and gradients are equal."""
     state_step: int = 0
     """Before which step."""
     confidence: str = "high"
     between: bool = False
-    """It happened in a step between two looks: counts tell it."""
+    """Whether it happened in a step between two looks: counts tell it."""
     advice: bool = False
-    """It may well be meant."""
+    """Whether it may well be meant."""
     unsure: bool = False
-    """Nothing tells whether the ranks train one model or each its own."""
+    """Whether nothing tells whether the ranks train one model or each its own."""
     shared: bool = False
     """Tensors are those that ranks hold alike beside parts of their own of one model."""
 

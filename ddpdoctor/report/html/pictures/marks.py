@@ -33,7 +33,7 @@ class Figure:
     keys: tuple[Key, ...] = ()
     note: str = ""
     narrow: bool = False
-    """It fits a phone as it is; others scroll there by themselves."""
+    """Whether it fits a phone as it is; others scroll there by themselves."""
     small: Markup | None = None
     """The drawing for a phone; None where ``drawing`` serves there too."""
 

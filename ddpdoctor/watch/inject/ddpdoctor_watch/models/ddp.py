@@ -55,7 +55,7 @@ _NONE = (0, 0, -1)
 inside = 0
 """How many forwards of wrappers are being made."""
 reducing = False
-"""There was a forward in training since the last backward whose backward reduces."""
+"""Whether there was a forward in training since the last backward whose backward reduces."""
 
 
 def remember(wrapper: Any, parameters: list[Any], frames: list[list[object]]) -> None:

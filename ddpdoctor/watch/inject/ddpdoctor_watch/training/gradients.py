@@ -143,7 +143,7 @@ _watched: list[_Watched] = []
 _pending: list[_Watched] = []
 """Those of which the order of the gradients is not known yet."""
 _busy = False
-"""Nothing may be computed in this backward."""
+"""Whether nothing may be computed in this backward."""
 _record: Any = None
 """What turns recording off, which is enough in this backward; None where more is to be hidden from."""
 _tensor: Any = None
