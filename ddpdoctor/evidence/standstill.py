@@ -12,6 +12,7 @@ from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.sockets import NodeNetwork, RasAnswer
 from ddpdoctor.evidence.stages import Frame
 from ddpdoctor.facts.collectives import GROUP_MAKERS
+from ddpdoctor.facts.hangs import HANG_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,7 @@ class Standstill:
     """Seconds between the two samples."""
     stage: str = "look"
     """One of `STAGES`. ``moving``: something moved between the samples."""
-    hang_timeout_s: float = 300.0
+    hang_timeout_s: float = HANG_S
     """After which a rank that computes on one line counts as stalled as well (--hang-timeout)."""
     stopped: bool = False
     """The job was ended because of it."""

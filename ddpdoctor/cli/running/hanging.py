@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.cli.arguments import options as common
 from ddpdoctor.cli.arguments.parsing import add_option
 from ddpdoctor.cli.output.display import complain
+from ddpdoctor.facts.hangs import HANG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +47,7 @@ def add_hang_options(parser: argparse.ArgumentParser) -> None:
         "--hang-timeout",
         type=common.parse_seconds,
         metavar="SECONDS",
-        help="report a stall as a hang after SECONDS (300)",
+        help=f"report a stall as a hang after SECONDS ({HANG_S:g})",
     )
     add_option(
         group,
@@ -101,7 +102,6 @@ class Watching:
         """Return what sees that the job stands still."""
         from ddpdoctor.watch.live.judging import judge_look
         from ddpdoctor.watch.live.monitor import Monitor
-        from ddpdoctor.watch.live.pace import HANG_S
         from ddpdoctor.watch.live.policy import Policy
 
         if not self._wanted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpdoctor.facts.hangs import STALL_S
 from ddpdoctor.facts.wire import FORWARD, RAISED
 from ddpdoctor.watch.live.look import TICKS, Looker, Pulse, open_call, read_pulse
 from ddpdoctor.watch.live.pace import Glance, median_step
@@ -14,8 +15,8 @@ TICK_S = 0.5
 """Seconds between two glances at the rings: a few reads of 64 bytes for each rank."""
 IDLE_SHARE = 0.1
 """Share of one core below which a process is idle; one that uses more is computing."""
-STALL_S, STALL_STEPS = 10.0, 10
-"""A rank is suspected after the longer of 10 s and ten median steps (--stall-after auto)."""
+STALL_STEPS = 10
+"""A rank is suspected after the longer of `STALL_S` and so many median steps (--stall-after auto)."""
 LONGEST_STALL_S = 600.0
 GLANCED = 8
 """Newest records that a glance reads."""

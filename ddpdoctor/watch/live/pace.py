@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ddpdoctor.facts.hangs import HANG_S
 from ddpdoctor.watch.readers.rings import Row
 
 BLOCKED_S = 1.0
@@ -15,8 +16,6 @@ EASING = 0.98
 """Factor by which the time before a look shrinks again with each change that was seen."""
 QUIET_S = 1.5
 """Where some wait and the others use no processor: for so long nothing may happen before stacks are taken."""
-HANG_S = 300.0
-"""A stall is confirmed (--hang-timeout)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpdoctor.evidence.standstill import Standstill
-from ddpdoctor.watch.live.pace import HANG_S
+from ddpdoctor.facts.hangs import HANG_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.collectives import RETIRED, CallLog, RankCalls
+from ddpdoctor.facts.hangs import HANG_S, STALL_S
 from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.common.wording import choose_form, format_age, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, interrupted_by_user
@@ -16,10 +17,6 @@ from ddpdoctor_checks.job.calls.votes import Difference
 from ddpdoctor_checks.job.recorder.difference_words import Told
 from ddpdoctor_checks.job.recorder.own_ends import ended_well
 
-HUNG_S = 300.0
-"""Waits so long are a hang, as `run` confirms a stall (--hang-timeout)."""
-PASSING_S = 10.0
-"""Waits shorter than this are no sign of one, as `run` suspects nobody before (--stall-after)."""
 LATE_S = 120.0
 """A dump that a time-out made is written so soon after it: torch waits 15 s for one, and its heartbeat looks each 30 s
 (TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC, TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC; ProcessGroupNCCL.cpp)."""
@@ -122,7 +119,7 @@ def _compare_dumps(difference: Difference, rows: Mapping[int, RankCalls]) -> Mom
     held = difference.behind if difference.kind == "missing" else difference.waiting
     still = [rows[rank].still_ns for rank in held if rank in rows]
     known = [each for each in still if each is not None]
-    if not known or len(known) < len(still) or min(known) < HUNG_S * 1e9:
+    if not known or len(known) < len(still) or min(known) < HANG_S * 1e9:
         return None
     who, age = name_set(RankSet(held)), format_age(min(known) / 1e9)
     return Moment("hung", f"{who} issued nothing between two dumps {age} apart")
@@ -143,7 +140,7 @@ def _compare_files(
             told = f"the dump of rank {row.rank} was written {format_age(ages[row.rank])} after its call"
             return Moment("hung", f"{told}, whose timeout is {format_age(limit / 1000.0)}")
     longest = max(ages.values(), default=-1.0)
-    if len(ages) == len(waiting) and min(ages.values(), default=-1.0) >= 0 and longest < PASSING_S:
+    if len(ages) == len(waiting) and min(ages.values(), default=-1.0) >= 0 and longest < STALL_S:
         return Moment("passing", f"the dumps were written {longest:.1f} s after the call at the latest")
     return None
 
@@ -180,6 +177,6 @@ def _compare_calls(log: CallLog, begun: Mapping[int, int]) -> Moment | None:
         return None
     last = max((row.begun_ns[len(row.begun_ns) - 1] for row in log.ranks if row.begun_ns), default=0)
     spent = (last - min(begun.values())) / 1e9
-    if spent < HUNG_S:
+    if spent < HANG_S:
         return None
     return Moment("hung", f"other collectives were issued up to {format_age(spent)} later")
