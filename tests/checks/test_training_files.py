@@ -9,7 +9,8 @@ import pytest
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.training.fingerprints import FileUse, SharedFile, Training
-from tests.checks.jobs import Job
+from tests.checks import jobs
+from tests.checks.jobs import LOOP, Job
 from tests.checks.training import judge, only
 
 SAVE = Frame("train.py", 40, "save", "torch.save(state, path)")
@@ -145,3 +146,34 @@ def test_a_race_in_a_job_that_failed_of_something_else_is_an_advice() -> None:
     assert [(found.code, found.role) for found in judge(raced) if found.code == "CKP001"] == [
         ("CKP001", "advice")
     ]
+
+
+GONE = "[Errno 2] No such file or directory: 'out/a.pt'"
+LOADING = Frame("/venv/lib/python3.11/site-packages/torch/serialization.py", 1500, "load")
+CLEAN = Frame("prep.py", 24, "cleanup", "shutil.rmtree(path)")
+
+
+def lost(*shared: SharedFile) -> tuple[str, RankSet, str]:
+    """Return what is said of a rank 1 that did not find a file: code, root-cause ranks, message."""
+    job = Job(2).raises(1, "FileNotFoundError", GONE, frames=(LOADING, *LOOP)).evidence()
+    first = jobs.judge(dataclasses.replace(job, training=files(*shared).training))[0][0]
+    return first.code, first.ranks, first.message
+
+
+def test_a_file_that_was_there_until_another_rank_deleted_its_directory() -> None:
+    folder = SharedFile("out", (use(0, "remove", 5.0, size=1, line=CLEAN),))
+    code, ranks, message = lost(
+        folder, SharedFile("out/a.pt", (use(0), use(1, "read", 1.0), use(1, "read", 5.1)))
+    )
+    assert (code, ranks) == ("CKP005", RankSet([0]))
+    assert "Rank 0 deleted the directory of out/a.pt at prep.py:24 while rank 1 still read it" in message
+
+
+def test_a_file_that_nobody_had_written_yet() -> None:
+    cleared = SharedFile("out", (use(0, "remove", 0.0, size=1, line=CLEAN),))
+    later = SharedFile("out/a.pt", (use(1, "read", 1.0), use(0, "write", 2.0)))
+    own = SharedFile("out", (use(1, "remove", 0.5, size=1, line=CLEAN),))
+    for shared in ([later], [cleared, later], [own, SharedFile("out/a.pt", (use(0), use(1, "read", 1.0)))]):
+        code, ranks, message = lost(*shared)
+        assert (code, ranks) == ("CKP002", RankSet([1]))
+        assert "missing or unfinished" in message

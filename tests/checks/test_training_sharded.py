@@ -34,6 +34,19 @@ def test_gradients_averaged_over_replicas() -> None:
     assert judge(by_hand([0, 2], [1, 3]).look(1, "0,2|1,3").look(2, "0,2|1,3", "0,2|1,3")) == []
 
 
+def test_gradients_of_a_part_averaged_over_ranks_that_hold_another_one() -> None:
+    found = only(by_hand([0, 1, 2, 3]).look(1, "0,2|1,3", "0-1|2-3").look(2, "0|1|2|3", "0-1|2-3"))
+    assert (found.code, found.confidence, found.ranks) == ("COL013", "high", RankSet.span(4))
+    assert (found.details["groups"], found.details["replicas"]) == (["0-1", "2-3"], ["0,2", "1,3"])
+    assert "on no others at step 1, to the last bit" in found.evidence[0].text
+
+
+@pytest.mark.parametrize("gradients", ["0,2|1,3", "0|1|2|3", "0-3", "0-1|2|3"])
+def test_gradients_of_a_part_that_are_equal_elsewhere_show_no_wrong_groups(gradients: str) -> None:
+    made = by_hand([0, 1, 2, 3]).look(1, "0,2|1,3", gradients).look(2, "0,2|1,3", gradients)
+    assert "COL013" not in {each.code for each in judge(made)}
+
+
 def test_ranks_that_all_began_apart_have_no_known_replicas() -> None:
     made = by_hand([0, 1], [2, 3]).look(1, "0|1|2|3").look(2, "0|1|2|3", "0-1|2-3")
     assert "COL013" not in {each.code for each in judge(made)}

@@ -28,6 +28,7 @@ WRONG = [
     ("COL011", "error", GLOO + "peer = 1 - rank\ndist.recv(a, src=peer)  # here\ndist.send(b, dst=peer)\n"),
     ("COL011", "error", "def exchange(a, b, peer):\n    dist.recv(a, src=peer)  # here\n    dist.send(b, dst=peer)\ndef main():\n" + "    dist.init_process_group('gloo')\n    exchange(1, 2, 1)\nmain()\n"),
     ("COL011", "warning", GLOO + "dist.send(b, dst=(rank + 1) % 4)  # here\ndist.recv(a, src=(rank - 1) % 4)\n"),
+    ("COL011", "error", "def edges(field, rank, world):\n    dist.recv(a, src=(rank - 1) % world)  # here\n    dist.send(field[..., -3:].contiguous(), dst=(rank + 1) % world)\n" + GLOO + "edges(torch.ones(9), rank, 4)\n"),
     ("COL011", "warning", "import peers\n" + GLOO + "if rank == 0:\n    dist.send(b, dst=1)  # here\n"),
     ("COL011", "error", GLOO + "if rank == 0:\n    dist.send(b, dst=1)  # here\n"),
     ("COL003", "error", GLOO + "dist.broadcast(t, src=rank)  # here\n"),
@@ -47,6 +48,7 @@ def test_wrong_program_is_found_at_its_line(code: str, severity: str, text: str)
 
 
 RIGHT = [
+    "import links\nring = links.load()\ndef edges(field, rank):\n    dist.recv(a, src=rank - 1)\n    dist.send(ring[rank].swap(field), dst=rank + 1)\n" + GLOO + "edges(torch.ones(9), rank)\n",
     NCCL + SET + "dist.barrier()\n",
     "dist.init_process_group('nccl', device_id=torch.device('cuda', 0))\ndist.barrier()\n",
     NCCL + "dist.barrier(device_ids=[int(os.environ['LOCAL_RANK'])])\n",

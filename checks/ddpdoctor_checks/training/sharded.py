@@ -39,12 +39,13 @@ def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
         return
     line = user_line(mixed.setup.frames)
     ranks = RankSet().union(*mixed.groups)
+    of = f" of {mixed.tensor}" if mixed.tensor else ""
     groups, replicas = (
         join_words(f"{{{each}}}" for each in sets[:LISTED]) for sets in (mixed.groups, mixed.replicas)
     )
     yield Finding(
         message=(
-            f"Gradients are averaged over the groups {groups} before the step{tell_line(line)}, and the "
+            f"Gradients{of} are averaged over the groups {groups} before the step{tell_line(line)}, and the "
             "ranks of each of them hold different parameters; those that started with the same are "
             f"{replicas}. Replicas are not kept equal, and gradients of different shards are mixed."
         ),
@@ -52,9 +53,17 @@ def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
         where=in_line(line, ranks, "culprit"),
         evidence=(
             EvidenceItem(
+                "gradients",
+                f"those{of} are equal on {groups} and on no others at step 1, to the last bit",
+                ranks,
+            )
+            if mixed.tensor
+            else EvidenceItem(
                 "collectives", f"carry all gradients over {groups} between backward pass and step", ranks
             ),
-            EvidenceItem("parameters", f"before step 1 they are equal on {replicas} and on no others", ranks),
+            EvidenceItem(
+                "parameters", f"before step 1 those{of} are equal on {replicas} and on no others", ranks
+            ),
         ),
         fix=(
             Fix(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.layout import Layout, join_layouts
-from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, WrapperSetup
+from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, WrapperSetup
 from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.facts import strategies
 
@@ -42,6 +42,8 @@ class Mixed:
     replicas: tuple[RankSet, ...]
     """Sets of ranks that held the same before the first step, no two of them in one of these groups."""
     setup: OptimizerSetup
+    tensor: str = ""
+    """A tensor of the part of the model that this is about, where it is not all."""
 
 
 def find_mixed(evidence: Evidence) -> Mixed | None:
@@ -59,6 +61,27 @@ def find_mixed(evidence: Evidence) -> Mixed | None:
         apart = [not any(sum(rank in each for rank in group) > 1 for each in replicas) for group in groups]
         if replicas and all(apart) and all(any(rank in r for r in replicas) for g in groups for rank in g):
             return Mixed(tuple(groups), tuple(replicas), setup)
+        part = _find_mixed_part(look, setup)
+        if part is not None:
+            return part
+    return None
+
+
+def _find_mixed_part(look: StepLook, setup: OptimizerSetup) -> Mixed | None:
+    """Compare the ranks whose gradients of one tensor are equal with those whose values are: no two may be in both.
+
+    Only an average makes gradients equal to the last bit: one over ranks that hold different values of the tensor, and
+    not over those that hold the same.
+    """
+    for tensor in look.tensors:
+        gradients, values = (
+            tuple(share.ranks for share in shares) for shares in (tensor.gradients, tensor.values)
+        )
+        several = len(gradients) > 1 and len(values) > 1
+        if not several or any(len(each) < 2 for each in (*gradients, *values)):
+            continue
+        if all(sum(rank in value for rank in gradient) <= 1 for gradient in gradients for value in values):
+            return Mixed(gradients, values, setup, tensor.name)
     return None
 
 

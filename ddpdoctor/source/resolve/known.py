@@ -13,5 +13,10 @@ SIZES = frozenset({"world", "world_size", "get_world_size", "num_processes", "np
 HARMLESS = frozenset("""append extend update add get items keys values pop join split strip format write flush close
     info debug warning warn error exception critical log print add_scalar add_scalars add_text item cpu detach numpy
     tolist to mean sum size numel state_dict set_postfix set_description set_epoch mkdir exists
-    makedirs read readlines zero_grad empty_cache zero_ copy_ fill_ eval train""".split())  # fmt: skip
-"""Methods of whatever object that are no collectives."""
+    makedirs read readlines zero_grad empty_cache zero_ copy_ fill_ eval train
+    contiguous clone view view_as reshape transpose permute flatten unflatten squeeze unsqueeze expand repeat chunk
+    narrow t float half bfloat16 double long int bool type type_as cuda pin_memory is_contiguous dim ndimension
+    abs exp log2 sqrt pow square neg max min argmax argmin norm softmax log_softmax sigmoid tanh relu
+    clamp prod std var sort topk unbind roll tril triu nonzero masked_fill
+    add_ sub_ mul_ div_ clamp_ mul div sub normal_ uniform_ requires_grad_""".split())  # fmt: skip
+"""Methods of whatever object that are no collectives: of containers, files, loggers, modules and tensors."""

@@ -118,7 +118,7 @@ class Ways:
             return False
         if self.files.find_class(function, step.scope) is not None:
             return False  # one without an __init__ of its own
-        while isinstance(function, ast.Attribute):
+        while isinstance(function, (ast.Attribute, ast.Subscript)):
             function = function.value
         if isinstance(function, ast.Call):
             return False  # a method of what a call gave, which is a step of its own

@@ -20,11 +20,14 @@ from ddpdoctor_checks.job.blame.conditions import Context
 from ddpdoctor_checks.job.blame.diagnosis import NUMBERS, Diagnosis, Group, fingerprint, was_asked
 from ddpdoctor_checks.job.blame.exits import judge_view
 from ddpdoctor_checks.job.blame.failures import OWN, Failure, Level, quote_line
+from ddpdoctor_checks.job.blame.removals import find_removal
 from ddpdoctor_checks.job.blame.said import judge_hardware, judge_said
 from ddpdoctor_checks.job.blame.views import Clock, Views
 
 SOME_ONLY = {"CKP002": "ERR001", "CKP005": "ERR001"}
 """Codes of races: they ask that some ranks failed and others did not; else the other code stands."""
+UNREADY, REMOVED = "CKP002", "CKP005"
+"""Of a file that is missing: nobody had written it yet, or another rank has deleted it."""
 BY_LINE = frozenset({"ERR001", "ERR003", "ERR004", "ERR005", "ERR006", "ERR009"})
 """Codes that say little alone: two ranks failed alike only where type and line agree."""
 
@@ -249,8 +252,15 @@ def _fold(failures: Iterable[Failure], diagnosis: Diagnosis) -> list[Group]:
         code = first.code
         if code in SOME_ONLY and len(members) >= max(1, len(diagnosis.world)):
             code = SOME_ONLY[code]
+        elif code == UNREADY and _is_removed(members, first, diagnosis):
+            code = REMOVED
         folded.append(Group(code, first.level, members, first))
     return folded
+
+
+def _is_removed(members: Sequence[Failure], first: Failure, diagnosis: Diagnosis) -> bool:
+    ranks = RankSet(each.rank for each in members if each.rank is not None)
+    return find_removal(diagnosis.evidence, first, ranks) is not None
 
 
 def _alike(failure: Failure) -> tuple[object, ...]:

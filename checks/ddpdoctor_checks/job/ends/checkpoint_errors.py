@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 
+from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence.training.fingerprints import FileUse
 from ddpdoctor.judge import Fix
-from ddpdoctor_checks.common.wording import choose_form, name_set
+from ddpdoctor_checks.common.frames import tell_line, user_line
+from ddpdoctor_checks.common.places import in_frame
+from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.job.blame.removals import find_removal, read_path
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
-
-_PATH = re.compile(r"'(?P<path>[^'\n]{1,400})'")
-
-
-def _path(group: Group) -> str | None:
-    found = group.first.groups.get("path")
-    if found is None:
-        match = _PATH.search(group.first.message)
-        found = match["path"] if match is not None else None
-    return found
 
 
 def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
-    path = _path(group)
+    path = read_path(group.first)
     named = f" {path}" if path else " a checkpoint"
     fine = diagnosis.world.minus(group.ranks)
     others = f", {name_set(fine)} did not" if fine else ""
@@ -66,7 +61,10 @@ def _describe_prefix(diagnosis: Diagnosis, group: Group) -> Clause:
 
 
 def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
-    path = _path(group)
+    removal = find_removal(diagnosis.evidence, group.first, group.ranks)
+    if removal is not None:
+        return _describe_removed(group, removal)
+    path = read_path(group.first)
     exists = group.first.entry is not None
     did = "made" if exists else "deleted"
     return Clause(
@@ -81,6 +79,28 @@ def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
             ),
         ),
         {"path": path},
+    )
+
+
+def _describe_removed(group: Group, removal: FileUse) -> Clause:
+    """Describe a file that ranks did not find since another one had deleted the directory that held it."""
+    line, path = user_line(removal.frames), read_path(group.first)
+    ranks = RankSet([removal.rank])
+    return Clause(
+        (
+            f"{capitalise(name_set(ranks))} deleted the directory of {path}{tell_line(line)} while "
+            f"{name_set(group.ranks)} still read it ({group.first.words})."
+        ),
+        (
+            Fix(
+                "let all ranks finish with the directory before one deletes it",
+                code="dist.barrier()\nif rank == 0:\n    shutil.rmtree(path, ignore_errors=True)",
+            ),
+        ),
+        {"path": path, "removed_by": removal.rank},
+        whole=True,
+        ranks=ranks,
+        places=() if line is None else (in_frame(line, ranks, "culprit"),),
     )
 
 

@@ -119,6 +119,12 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
             f"steps its copy{tell_line(line)} with a gradient of its own, while collectives join the parts of the "
             "model that ranks hold for themselves."
         )
+    if parting.at_start and parting.replica.wrapper is None:
+        return (
+            f"{capitalise(who)} have different parameters of {name} before the first step, although they take part "
+            "in the averaging of one another's gradients: nothing made their parameters equal, or the groups in "
+            "which gradients are averaged are the wrong ones."
+        )
     if parting.at_start:
         return (
             f"{capitalise(who)} have different parameters of {name} before the first step, although "

@@ -1,0 +1,50 @@
+"""Whether what a rank could not read was there before, and another rank has deleted it since."""
+
+from __future__ import annotations
+
+import re
+
+from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence.training.fingerprints import FileUse
+from ddpdoctor_checks.job.blame.failures import Failure
+
+_MISSING = "FileNotFoundError"
+_PATH = re.compile(r"'(?P<path>[^'\n]{1,400})'")
+
+
+def read_path(failure: Failure) -> str | None:
+    """Return the path that an error names; None where it names none."""
+    found = failure.groups.get("path")
+    if found is None:
+        match = _PATH.search(failure.message)
+        found = match["path"] if match is not None else None
+    return found
+
+
+def find_removal(evidence: Evidence, failure: Failure, ranks: RankSet) -> FileUse | None:
+    """Return the last deletion, by another rank, of a directory that held the file which a rank then did not find.
+
+    Args:
+        evidence: of the job.
+        failure: of the rank.
+        ranks: all that failed alike.
+
+    Returns:
+        None where nobody was seen to delete it, or nobody to write or read the file before that: then it may never
+        have been there.
+    """
+    path = read_path(failure) if (failure.type or "").endswith(_MISSING) else None
+    if path is None:
+        return None
+    files = [file for node in evidence.training for file in node.files]
+    removals = [
+        use
+        for file in files
+        if path.startswith(file.path.rstrip("/") + "/")
+        for use in file.uses
+        if use.operation == "remove" and use.size and use.rank not in ranks
+    ]
+    last = max(removals, key=lambda use: use.at.wall_ns, default=None)
+    used = [use for file in files if file.path == path for use in file.uses]
+    was_there = last is not None and any(use.at.wall_ns < last.at.wall_ns for use in used)
+    return last if was_there else None
