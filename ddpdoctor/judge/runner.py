@@ -7,7 +7,7 @@ import contextvars
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,11 +127,23 @@ def _run_one(
     seconds = time.perf_counter() - started
     if thread.is_alive():
         return row("error", f"{each.source}: no answer within {limit_s:g} s", seconds), []
-    findings = [review(finding) for finding in outcome.findings if wanted(finding.code)]
+    found = _without_repeats(each for each in outcome.findings if wanted(each.code))
+    findings = [review(finding) for finding in found]
     real = [f for f in findings if f.severity != "info" and f.state == "active"]
     if real and outcome.status != "error":
         return row("fail", real[0].message, seconds), findings
     return row(outcome.status or "pass", outcome.reason, seconds), findings
+
+
+def _without_repeats(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings but those that say of the same ranks and lines what one before them has said.
+
+    A program that makes a second optimizer makes its mistake again.
+    """
+    first: dict[tuple[object, ...], Finding] = {}
+    for each in findings:
+        first.setdefault((each.code, each.message, each.ranks, each.nodes, each.where), each)
+    return list(first.values())
 
 
 @dataclass(slots=True)

@@ -250,3 +250,13 @@ def test_check_that_raises_has_found_nothing() -> None:
 
     row, findings = run_one(judge)
     assert (row.status, findings) == ("error", [])
+
+
+def test_what_is_said_again_of_the_same_ranks_is_said_once() -> None:
+    def judge(evidence: Evidence) -> Iterable[Finding]:
+        yield Finding("A replica diverged.", ranks=RankSet([1]), details={"optimizer": 1})
+        yield Finding("A replica diverged.", ranks=RankSet([1]), details={"optimizer": 2})
+        yield Finding("A replica diverged.", ranks=RankSet([2]))
+
+    _, findings = run_checks([make_check(judge)], Evidence())
+    assert [(str(each.ranks), each.details) for each in findings] == [("1", {"optimizer": 1}), ("2", {})]
