@@ -176,6 +176,6 @@ def read_saved(node: Any, name: str) -> Any:
         if hasattr(raw, "unpack_hook"):
             return raw.data if raw.unpack_hook is None else None
         # No hook of the program's is there to be called: it would be `packed`.
-        return getattr(node, _SAVED + name[len(_RAW) :]) if hasattr(raw, "register_hooks") else None
+        return getattr(node, _SAVED + name[len(_RAW) :]) if hasattr(type(raw), "register_hooks") else None
     except RuntimeError:
         return None
