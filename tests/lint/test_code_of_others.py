@@ -288,3 +288,32 @@ def test_pretrained_file_without_a_device_is_asked_about() -> None:
     assert [each.code for each in ask(text.replace("{map}", ""))] == ["CKP003"]
     assert of(lint(text.replace("{map}", "")), "CKP003") == []
     assert ask(text.replace("{map}", ", map_location='cpu'")) == []
+
+
+PLAIN = """
+def make(args, data):
+    if {test}:
+        sampler = {sampler}
+    else:
+        sampler = None
+    return torch.utils.data.DataLoader(data, 8, sampler=sampler)
+"""
+RANDOM = "torch.utils.data.RandomSampler(data)"
+
+
+@pytest.mark.parametrize("test", ["args.distributed", "is_distributed()", "hparams.distributed_run"])
+def test_random_sampler_on_the_side_of_several_ranks_is_asked_about(test: str) -> None:
+    assert [each.code for each in ask(PLAIN.format(test=test, sampler=RANDOM))] == ["DAT001"]
+
+
+@pytest.mark.parametrize(
+    ("test", "sampler"),
+    [
+        ("args.distributed", "DistributedSampler(data)"),
+        ("not args.distributed", RANDOM),
+        ("args.shuffle", RANDOM),
+        ("args.distributed", "torch.utils.data.RandomSampler(shard)"),
+    ],
+)
+def test_random_sampler_of_one_rank_or_of_a_share(test: str, sampler: str) -> None:
+    assert ask(PLAIN.format(test=test, sampler=sampler)) == []
