@@ -190,7 +190,8 @@ def test_samplers_of_one_helper_are_told_apart() -> None:
 def test_sampler_of_batches_is_followed() -> None:
     loader = "sampler = DistributedSampler(dataset)  # HERE\nbatches = torch.utils.data.BatchSampler(sampler, 4, False)\n"
     source = SCRIPT.format(loader=f"{loader}loader = DataLoader(dataset, batch_sampler=batches)", before="{}")
-    assert rules_in_head(source.format("pass")) == [("epoch-unset", marked(source))]
+    line = marked(source)
+    assert rules_in_head(source.format("pass")) == [("epoch-forgotten", line), ("epoch-unset", line)]
     assert rules_in_head(source.format("sampler.set_epoch(epoch)")) == []
 
 

@@ -34,6 +34,10 @@ from ddpdoctor.source.sameness.losses import LossReader
 
 MOST_CALLS = 64
 """Collectives of one block that are kept; further ones would change nothing."""
+TO_ONE = frozenset(
+    {"torch.distributed.reduce", "torch.distributed.gather", "torch.distributed.gather_object"}
+)
+"""Collectives after which one rank alone has the result."""
 DEEPEST_CALLS = 12
 """Functions that are followed into one another."""
 JOINS_GROUP = frozenset({"torch.distributed.init_process_group"})
@@ -110,6 +114,8 @@ class PathReader:
                 if function is not None:
                     function.spawned = True
             last = name.rpartition(".")[2]
+            if name in TO_ONE:
+                continue
             if any(word in last for word in ("reduce", "broadcast", "gather", "scatter", "sync")):
                 values = [*node.args, *(each.value for each in node.keywords)]
                 scope.reduced.update(

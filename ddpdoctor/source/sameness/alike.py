@@ -96,6 +96,35 @@ class Values:
             return self._all_alike([node.func.value, *values], scope, frames, depth)
         return False
 
+    def is_none_alike(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int = 0) -> bool:
+        """Whether a variable is an object of a class on all ranks, or None on all.
+
+        Args:
+            node: the variable.
+            scope: where it stands.
+            frames: the calls through which a program comes there.
+            depth: values that were followed so far.
+        """
+        found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
+        if not isinstance(node, ast.Name) or found is None or depth > DEEPEST:
+            return self._is_made(node, scope) or (isinstance(node, ast.Constant) and node.value is None)
+        home, values = found
+        if RANKLIKE.search(node.id) or node.id in home.loops:
+            return False
+        if values[0] is UNKNOWN and len(values) == 1 and frames and frames[-1].callee is home:
+            argument = find_value(frames[-1], node.id)
+            return argument is not None and self.is_none_alike(
+                argument, frames[-1].scope, frames[:-1], depth + 1
+            )
+        return all(self._is_made(each, home) for each in values)
+
+    def _is_made(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether it is a new object of a class, which is never None."""
+        if not isinstance(node, ast.Call) or self.files.function(node.func, scope) is not None:
+            return False
+        name = (self.files.dotted(node.func, scope) or "").rpartition(".")[2]
+        return self.files.find_class(node.func, scope) is not None or name[:1].isupper()
+
     def speaks_of_ranks(self, node: ast.AST, scope: Scope) -> bool:
         """Whether a rank stands in an expression, by whatever name."""
         named = (each for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute, ast.Call)))

@@ -160,6 +160,7 @@ class Ways:
         return self.values.spell(value, step.scope, step.frames, 0)
 
     def _guard_differs(self, guard: Guard, frames: tuple[Frame, ...]) -> bool:
+        frames = _frames_to(guard.scope, frames)
         if guard.kind in ("main", "try"):
             return False
         if guard.kind in ("except", "case"):
@@ -192,9 +193,18 @@ class Ways:
         if isinstance(test, ast.UnaryOp):
             return self._plain(test.operand, scope, frames, depth)
         if isinstance(test, ast.Compare):
+            if isinstance(test.ops[0], (ast.Is, ast.IsNot)) and self._asks_for_none(test, scope, frames):
+                return True
             # numbers that were computed decide for each rank, but mean no rank
             return all(self._number_or_alike(each, scope, frames) for each in (test.left, *test.comparators))
         return self.values.alike(test, scope, frames, depth)
+
+    def _asks_for_none(self, test: ast.Compare, scope: Scope, frames: tuple[Frame, ...]) -> bool:
+        """Whether it is ``scaler is not None`` of what is an object on all ranks, or on none."""
+        right = test.comparators[0]
+        if len(test.ops) > 1 or not isinstance(right, ast.Constant) or right.value is not None:
+            return False
+        return self.values.is_none_alike(test.left, scope, frames)
 
     def _number_or_alike(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...]) -> bool:
         if RANKLIKE.search(ast.unparse(node)):
@@ -211,3 +221,9 @@ class Ways:
     def _is_parameter(node: ast.Name, scope: Scope) -> bool:
         found = scope.lookup(node.id)
         return found is not None and found[1][:1] == [UNKNOWN] and node.id not in found[0].loops
+
+
+def _frames_to(scope: Scope, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return the calls through which a program comes to a function, of those through which it comes to a step."""
+    places = [place for place, frame in enumerate(frames, start=1) if frame.callee is scope]
+    return frames[: places[-1]] if places else frames if scope.name is not None else ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
@@ -65,11 +66,37 @@ class LossReader:
     def _find(self, scope: Scope, own: bool) -> set[str]:
         forwards = self._find_forwards(scope)
         reached = {each for each in scope.parameters if self._is_given(each, scope, own)}
+        taken, added = (_list_taken(scope), _list_added(scope)) if forwards or reached else ({}, {})
         for _ in range(DEEPEST if forwards or reached else 0):
             for name, values in scope.bound.items():
-                if values and all(self._depends(value, scope, reached, own) for value in values):
+                plain = [*(each for each in values if each is not UNKNOWN), *taken.get(name, ())]
+                if len(values) > len(plain) + len(added.get(name, ())):
+                    continue  # also bound to what is no value of the file
+                if self._all_depend(plain, added.get(name, ()), scope, reached, own):
                     reached.add(name)
         return reached
+
+    def _all_depend(
+        self,
+        values: Iterable[ast.expr],
+        added: Iterable[ast.expr],
+        scope: Scope,
+        reached: Collection[str],
+        own: bool,
+    ) -> bool:
+        """Whether all that a variable is bound to hangs on an output: ``loss = 0`` and ``loss += …`` as well.
+
+        Args:
+            values: what is assigned to it.
+            added: what is added to it.
+            scope: the function.
+            reached: variables that hang on one.
+            own: as for `find`.
+        """
+        sums = [each for each in added if self._depends(each, scope, reached, own)]
+        whole = [self._depends(each, scope, reached, own) for each in values]
+        starts = [bool(sums) and isinstance(each, ast.Constant) for each in values]
+        return any((*sums, *whole)) and all(map(operator.or_, whole, starts))
 
     def _find_forwards(self, scope: Scope) -> frozenset[ast.Call]:
         """Return the calls of a wrapped model, or of losses given one, in a function that calls a ``backward``."""
@@ -179,6 +206,28 @@ class LossReader:
             related = self._files.find_related(module)
             self._seeded[module] = any(SEEDS.search(line) for each in related for line in each.script.lines)
         return self._seeded[module]
+
+
+def _list_added(scope: Scope) -> dict[str, list[ast.expr]]:
+    """Return what is added to variables of a function: ``loss += value``."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            found.setdefault(node.target.id, []).append(node.value)
+    return found
+
+
+def _list_taken(scope: Scope) -> dict[str, list[ast.expr]]:
+    """Return what variables of a function are a part of: ``output, extra = model(batch)``."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in own_nodes(scope.node):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        for target in node.targets:
+            for each in target.elts if isinstance(target, (ast.Tuple, ast.List)) else ():
+                if isinstance(each, ast.Name):
+                    found.setdefault(each.id, []).append(node.value)
+    return found
 
 
 def _parts(node: ast.expr) -> Iterator[ast.AST]:

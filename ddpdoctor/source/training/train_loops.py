@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.resolve.kinds import Kinds, Value, born_with
 from ddpdoctor.source.resolve.names import UNKNOWN, Scope
+from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.walking import (
     find_argument,
     find_calls,
     find_keyword,
-    is_spelled_out,
     names_in,
     own_nodes,
 )
@@ -271,7 +271,7 @@ def note_loader(value: Value, rule: str, loop: TrainingLoop, **details: str) -> 
 
 def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
     """Return what the sampler of a loader may be; nothing where it has none."""
-    if loader.scope is None or loader.kind != "loader" or not is_spelled_out(loader.call):
+    if loader.scope is None or loader.kind != "loader" or may_give(loader.call, loader.scope, "sampler"):
         return ()
     sampler = find_keyword(loader.call, "sampler", 3)
     if sampler is None:

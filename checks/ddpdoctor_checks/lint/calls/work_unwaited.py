@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import itertools
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
@@ -17,9 +17,14 @@ from ddpdoctor_checks.lint.rewriting import read_line
 
 SETTLES = frozenset({"torch.distributed.barrier", "torch.distributed.monitored_barrier", "torch.cuda.synchronize",
                      "torch.accelerator.synchronize"})  # fmt: skip
+WAITS = re.compile(r"synchronize|wait|dist\.|distributed|barrier")
+"""What waits, or may, in a statement."""
+ASKS = re.compile(r"\b(torch\.)?(dist|distributed)\.(get_world_size|get_rank|is_initialized|is_available)\b")
+"""Questions about the group, which wait for nothing."""
 _LOST = {
     "dropped": "and its Work is dropped",
     "kept": "into a variable that is never read",
+    "replaced": "into a variable that is bound anew before it is read",
     "collected": "into a list that is never read",
 }
 
@@ -35,6 +40,7 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
         works = {call: name for call, name in name_calls(scope, files) if _is_work(call, name)}
         if not works:
             continue
+        yield from _find_replaced(scope, works)
         if any(_synchronises(each, files) for each in files.find_related(module)):
             yield from _find_read_at_once(scope, works)
             continue
@@ -53,7 +59,7 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
 
 
 def _find_read_at_once(scope: Scope, works: dict[ast.Call, str]) -> Iterator[SourceFact]:
-    """Yield work that is dropped and whose tensor the next statement reads: nothing can have waited in between."""
+    """Yield work that is dropped and whose tensor the next lines read: nothing has waited in between."""
     for node in (scope.node, *own_nodes(scope.node)):
         for body in (
             getattr(node, "body", None),
@@ -62,35 +68,88 @@ def _find_read_at_once(scope: Scope, works: dict[ast.Call, str]) -> Iterator[Sou
         ):
             if not isinstance(body, list):
                 continue
-            for statement, after in itertools.pairwise(body):
+            for place, statement in enumerate(body):
                 call = statement.value if isinstance(statement, ast.Expr) else None
                 if not isinstance(call, ast.Call) or call not in works or not call.args:
                     continue
-                if _reads(after, ast.unparse(call.args[0])):
+                if _is_read_before_wait(body[place + 1 :], ast.unparse(call.args[0])):
                     operation = works[call].removeprefix(DIST)
                     details = {"operation": operation, "way": "dropped"}
                     yield SourceFact("work-unwaited", scope.place(call), details=details)
 
 
-def _reads(statement: ast.stmt, text: str) -> bool:
-    """Whether a statement reads a tensor, and waits for nothing by itself."""
-    if isinstance(statement, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.If)):
-        return False
-    words = ast.unparse(statement)
-    if "synchronize" in words or ".wait" in words or "dist." in words or "distributed" in words:
-        return False
+def _find_replaced(scope: Scope, works: dict[ast.Call, str]) -> Iterator[SourceFact]:
+    """Yield work in a variable that the same block binds anew before anything reads it."""
+    for node in (scope.node, *own_nodes(scope.node)):
+        blocks = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+        for body in (each for each in blocks if isinstance(each, list)):
+            for place, statement in enumerate(body):
+                call, name = _read_assigned(statement)
+                if call in works and name and _is_bound_anew(body[place + 1 :], name):
+                    details = {"operation": works[call].removeprefix(DIST), "way": "replaced"}
+                    yield SourceFact("work-unwaited", scope.place(call), details=details)
+
+
+def _read_assigned(statement: ast.stmt) -> tuple[ast.Call | None, str]:
+    """Return the call whose result a statement assigns to a variable, and the variable."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None, ""
+    target, value = statement.targets[0], statement.value
+    return (value, target.id) if isinstance(target, ast.Name) and isinstance(value, ast.Call) else (None, "")
+
+
+def _is_bound_anew(statements: Sequence[ast.stmt], name: str) -> bool:
+    """Whether a variable is bound anew before a statement reads it, and nothing waits in between."""
+    for each in statements:
+        named = [node for node in ast.walk(each) if isinstance(node, ast.Name) and node.id == name]
+        if any(isinstance(node.ctx, ast.Load) for node in named):
+            return False
+        if named:
+            return _read_assigned(each)[1] == name
+        if re.search(r"synchronize|barrier", ast.unparse(each)):
+            return False
+    return False
+
+
+def _is_read_before_wait(statements: Iterable[ast.stmt], text: str) -> bool:
+    """Whether statements read a tensor before one of them waits for anything, or may.
+
+    Args:
+        statements: what follows in the same block.
+        text: the tensor.
+    """
+    for each in statements:
+        first = each.iter if isinstance(each, (ast.For, ast.AsyncFor)) else each
+        if isinstance(each, (ast.While, ast.Try)) or WAITS.search(ASKS.sub("", ast.unparse(first))):
+            return False
+        if _reads(first, text):
+            return True
+        if first is not each or any(isinstance(inner, ast.Call) for inner in ast.walk(each)):
+            return False  # what a function does is not followed here
+    return False
+
+
+def _reads(node: ast.AST, text: str) -> bool:
     return any(
-        isinstance(node, (ast.Name, ast.Attribute))
-        and isinstance(node.ctx, ast.Load)
-        and ast.unparse(node) == text
-        for node in ast.walk(statement)
+        (isinstance(each, ast.AugAssign) and ast.unparse(each.target) == text)
+        or (
+            isinstance(each, (ast.Name, ast.Attribute))
+            and isinstance(each.ctx, ast.Load)
+            and ast.unparse(each) == text
+        )
+        for each in ast.walk(node)
     )
 
 
 def _synchronises(module: Scope, files: Files) -> bool:
-    """Whether a file waits for a device somewhere: then what was begun is done."""
+    """Whether a file waits for a device somewhere: then what was begun is done.
+
+    A function of the files with that name does what it does in its own lines.
+    """
     return any(
-        name.endswith(".synchronize") for scope in module.walk() for _, name in name_calls(scope, files)
+        name.endswith(".synchronize") and files.function(call.func, scope) is None
+        for scope in module.walk()
+        for call, name in name_calls(scope, files)
     )
 
 
@@ -127,6 +186,9 @@ def _find_lost(node: ast.AST, scope: Scope, module: Scope, files: Files) -> Iter
         call = node.value
         yield call, "dropped"
         added = call.args[0] if len(call.args) == 1 else None
+        if isinstance(added, ast.Name):
+            values = scope.bound.get(added.id, [])
+            added = values[0] if len(values) == 1 and _is_read_once(added.id, scope) else added
         if isinstance(added, ast.Call) and _is_forgotten(call.func, module, files):
             yield added, "collected"
     elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -148,6 +210,11 @@ def _is_loaded(name: str, scope: Scope) -> bool:
         isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Store)
         for each in ast.walk(scope.node)
     )
+
+
+def _is_read_once(name: str, scope: Scope) -> bool:
+    nodes = (node for node in ast.walk(scope.node) if isinstance(node, ast.Name) and node.id == name)
+    return sum(isinstance(node.ctx, ast.Load) for node in nodes) == 1
 
 
 def _is_forgotten(function: ast.expr, module: Scope, files: Files) -> bool:
@@ -185,7 +252,10 @@ def tell_unwaited(evidence: Evidence) -> Iterable[Finding]:
                 "keep the Work object and wait before the tensor is used",
                 code=_keep(fact.place.text, how),
             ),
-            why="no wait, barrier or synchronization follows in the function",
+            why="the variable has other work before anything waits for this one"
+            if how == "replaced"
+            else "no wait, barrier or synchronization follows in the function",
+            severity="warning" if how == "replaced" else None,
         )
 
 

@@ -17,14 +17,17 @@ from ddpdoctor.source.training.train_loops import is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+BATCHES = frozenset({"torch.utils.data.BatchSampler", "torch.utils.data.sampler.BatchSampler"})
+"""What takes batches out of the order of a sampler, and is given to a loader in its place."""
 SETS = re.compile(r"set_epoch|sampler\w*\.epoch\s*=|setattr\(\w*sampler|Accelerator\(")
 """What sets the epoch of a sampler, or is known to do it."""
 PASSES_ON = re.compile(r"^\s*(?:#|(?:async )?def set_epoch\b|super\(.*\)\.set_epoch\()")
 """What speaks of it and calls it for nobody: the method of a class, with what it inherits, and comments."""
 FRAMEWORKS = re.compile(
-    r"^(lightning|pytorch_lightning|lightning_fabric|ignite|mmengine|mmcv|catalyst|composer)\b|^transformers.*Trainer"
+    r"^(ignite|mmengine|mmcv|catalyst|composer)\b|^(transformers|lightning|pytorch_lightning|lightning_fabric)\b.*"
+    r"\b\w*(Trainer|Fabric|LightningCLI)$"
 )
-"""Modules that set it in loops of their own."""
+"""Modules that set it in loops of their own, and classes that have such loops."""
 NOT_TRAINED = re.compile(r"val|test|eval|infer|query|gallery|feature|memory|bank|predict", re.IGNORECASE)
 """Names of what is not trained on, or not for epochs."""
 
@@ -54,7 +57,8 @@ def _find_given(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, Scope]]:
     given = {
         ast.unparse(sampler)
         for call, name in name_calls(scope, files)
-        if name in LOADERS and (sampler := find_keyword(call, "sampler", 3)) is not None
+        for place in [3 if name in LOADERS else 0 if name in BATCHES else None]
+        if place is not None and (sampler := find_keyword(call, "sampler", place)) is not None
     }
     for node in own_nodes(scope.node) if given else ():
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
@@ -90,8 +94,9 @@ def _trains_without(module: Scope, kinds: Kinds) -> bool:
     lines = (line for member in members for line in member.script.lines)
     if any(SETS.search(line) and not PASSES_ON.match(line) for line in lines):
         return False
-    imports = (name for member in members for scope in member.walk() for name in scope.imports.values())
-    if any(map(FRAMEWORKS.search, imports)) or not kinds.programs.is_distributed(module):
+    imports = [name for member in members for scope in member.walk() for name in scope.imports.values()]
+    called = (name for _, _, name in kinds.programs.calls(module))
+    if any(map(FRAMEWORKS.search, (*imports, *called))) or not kinds.programs.is_distributed(module):
         return False
     epochs = any(_counts_epochs(node) for member in members for node in ast.walk(member.node))
     return epochs and any(is_backward(call) for call, _, _ in kinds.programs.calls(module))

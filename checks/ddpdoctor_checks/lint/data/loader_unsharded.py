@@ -12,8 +12,9 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.texts import fold
-from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, names_in
+from ddpdoctor.source.resolve.walking import find_keyword, names_in
 from ddpdoctor.source.training.train_loops import (
     RANDOM,
     TrainingLoop,
@@ -94,7 +95,7 @@ def _find_option(loader: Value, kinds: Kinds) -> str | None:
     None where it may always know them.
     """
     call, scope = loader.call, loader.scope
-    if scope is None or not is_spelled_out(call):
+    if scope is None or may_give(call, scope, "sampler"):
         return None
     option = ""
     for name, place in (("sampler", 3), ("batch_sampler", 4)):
@@ -139,6 +140,8 @@ def _is_whole(loader: Value, kinds: Kinds) -> bool:
     data = find_keyword(loader.call, "dataset", 0)
     if data is None or loader.scope is None or find_keyword(loader.call, "worker_init_fn") is not None:
         return False
+    if may_give(loader.call, loader.scope, "worker_init_fn"):
+        return False
     sets = kinds.all_of(data, loader.scope, "dataset")
     return bool(sets) and all(_is_the_same(each, kinds) for each in sets)
 
@@ -177,6 +180,8 @@ def _shuffles(call: ast.Call, kinds: Kinds, scope: Scope) -> bool:
     if sampler is not None and any(v.name.endswith("RandomSampler") for v in kinds.find(sampler, scope)):
         return True
     shuffle = find_keyword(call, "shuffle", 2)
+    if shuffle is None and may_give(call, scope, "shuffle"):
+        return True
     return shuffle is not None and not (isinstance(shuffle, ast.Constant) and not shuffle.value)
 
 

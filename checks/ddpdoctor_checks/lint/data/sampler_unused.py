@@ -12,7 +12,8 @@ from ddpdoctor.source.resolve.calls import SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.programs import FRAMEWORKS
-from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
+from ddpdoctor.source.resolve.tables import may_give
+from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
@@ -77,35 +78,7 @@ def _is_plain(loader: ast.Call, scope: Scope) -> bool:
     """Whether a loader is surely given no sampler: also where it has ``**kwargs`` of a table made in the function."""
     if find_keyword(loader, "sampler", 3) is not None or find_keyword(loader, "batch_sampler", 4) is not None:
         return False
-    if is_spelled_out(loader):
-        return True
-    for each in loader.keywords:
-        if each.arg is not None:
-            continue
-        if not isinstance(each.value, ast.Name):
-            return False
-        found = scope.lookup(each.value.id)
-        if found is None or found[0] is not scope:
-            return False
-        changed = any(
-            isinstance(node, (ast.Subscript, ast.Attribute))
-            and isinstance(node.value, ast.Name)
-            and node.value.id == each.value.id
-            for node in own_nodes(scope.node)
-        )
-        if changed or not all(_has_no_sampler(value) for value in found[1]):
-            return False
-    return not any(isinstance(each, ast.Starred) for each in loader.args)
-
-
-def _has_no_sampler(table: ast.expr) -> bool:
-    """Whether it is a table that is spelled out and in which no key is about samplers."""
-    if isinstance(table, ast.Call) and isinstance(table.func, ast.Name) and table.func.id == "dict":
-        names = [each.arg for each in table.keywords]
-        return not table.args and all(each is not None and "sampler" not in each for each in names)
-    return isinstance(table, ast.Dict) and all(
-        isinstance(key, ast.Constant) and "sampler" not in str(key.value) for key in table.keys
-    )
+    return not may_give(loader, scope, "sampler")
 
 
 def _is_used(target: str, sampler: ast.Call, scope: Scope) -> bool:

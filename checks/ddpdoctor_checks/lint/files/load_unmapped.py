@@ -27,8 +27,8 @@ PUBLISHED = re.compile("pretrain|backbone|imagenet", re.IGNORECASE)
 def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where each rank loads a checkpoint onto the device from which it was saved (``load-unmapped``).
 
-    Only what is given to ``load_state_dict``, in programs that use GPUs. Where it is not seen what becomes of it, that
-    is asked (``load-doubted``).
+    Only what is given to ``load_state_dict``, in programs that use GPUs. Where it is not seen what becomes of it, or
+    others may have published the file, that is asked (``load-doubted``).
     """
     if not trace.has_peers or not uses_gpu(trace, files):
         return
@@ -43,11 +43,11 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         if find_keyword(call, "map_location", 1) is not None or is_true(find_keyword(call, "mmap")):
             continue
         path = find_keyword(call, "f", 0)
-        if path is None or PUBLISHED.search(ways.spell(path, step)):
+        if path is None or ways.may_be_of_some(step):
             continue
-        if ways.may_be_of_some(step):
-            continue
-        yield ways.tell("load-unmapped" if is_restored(call, step.scope, kinds) else "load-doubted", step)
+        restored, published = is_restored(call, step.scope, kinds), PUBLISHED.search(ways.spell(path, step))
+        if restored or not published:
+            yield ways.tell("load-unmapped" if restored and not published else "load-doubted", step)
 
 
 @check("CKP003", family="source", needs=NEEDS, id="lint.map_location", commands=LINT)
@@ -75,5 +75,6 @@ def tell_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"torch.load at {name_line(fact.place)} has no map_location: are there tensors of a GPU in the file?",
             Fix("load onto the CPU", code='torch.load(path, map_location="cpu")'),
-            why="each rank of a program that uses GPUs comes there, and what becomes of the result is not seen",
+            why="each rank of a program that uses GPUs comes there; what becomes of the result is not seen, or the "
+            "file is a pretrained model, which may have been saved from a GPU",
         )

@@ -12,15 +12,22 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import find_calls, own_nodes
+from ddpdoctor.source.training.checkpoints import Holder, find_entries, find_holders, read_key
 from ddpdoctor.source.training.train_loops import is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 OPTIMIZER = re.compile(r"optim|\bopt(_\w+)?\b|\b(\w+_)?opt\b", re.IGNORECASE)
 """Names of optimizers."""
+MODEL = re.compile(r"model|net\b|network|encoder|decoder|ema\b|teacher|student|backbone", re.IGNORECASE)
+"""Names of models, also in ``unwrap(model_ema)``."""
 PROGRESS = re.compile(r"epoch|iter|step|best|sched", re.IGNORECASE)
 """Keys of a checkpoint that a training goes on from."""
 GOES_ON = re.compile(r"start|resume|begin|first|init|last|cur|best|iter_num|global_step|sched", re.IGNORECASE)
 """Names of what is set to them where it does."""
+OF_SETTINGS = re.compile(
+    r"^(\w+\.)*(cfg|conf|config|configs|opt|opts|args|params|hparams|hps|settings)(\[|\.get)"
+)
+"""What is asked for a key of a configuration, which may have the name of one of a checkpoint."""
 RESTORES = re.compile(r"load|resum|restor|prepare|recover", re.IGNORECASE)
 
 
@@ -40,7 +47,7 @@ def find_lost_optimizers(files: Files) -> Iterator[SourceFact]:
             for call in find_calls(scope)
             if _loads(call, scope, files)
         ]
-        resumed = [(call, scope) for call, scope in loads if call not in told and _goes_on(call, scope)]
+        resumed = [each for each in loads if each[0] not in told and _goes_on(*each, kinds)]
         if not resumed or not kinds.programs.is_distributed(module):
             continue
         members = kinds.programs.members(module)
@@ -59,82 +66,92 @@ def _loads(call: ast.Call, scope: Scope, files: Files) -> bool:
     return files.dotted(call.func, scope) == "torch.load"
 
 
-def _goes_on(load: ast.Call, scope: Scope) -> bool:
+def _goes_on(load: ast.Call, scope: Scope, kinds: Kinds) -> bool:
     """Whether a model gets what was loaded, and something that counts the training is set from it too."""
-    names = {
-        target.id
-        for node in own_nodes(scope.node)
-        if isinstance(node, ast.Assign) and any(each is load for each in ast.walk(node.value))
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    given_back = {
-        each.id
-        for node in own_nodes(scope.node)
-        if isinstance(node, ast.Return) and node.value is not None
-        for each in ast.walk(node.value)
-        if isinstance(each, ast.Name)
-    }
-    model = progress = False
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.Assign) and PROGRESS.search(" ".join(_keys(node.value, names))):
-            targets = [ast.unparse(each) for each in node.targets]
-            progress = progress or any(GOES_ON.search(each) or each in given_back for each in targets)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "load_state_dict"
-        ):
-            owner = ast.unparse(node.func.value)
-            model = model or not (OPTIMIZER.search(owner) or "sched" in owner.lower())
-            progress = progress or (
-                "sched" in owner.lower() and any(_keys(each, names) for each in node.args)
-            )
-    return bool(names) and model and progress
+    holders = [each for each in find_holders(load, scope, kinds) if each.names]
+    return any(map(_restores_model, holders)) and any(_restores_progress(each, kinds) for each in holders)
 
 
-def _keys(node: ast.AST, names: set[str]) -> list[str]:
-    """Return the keys under which something is taken out of a loaded checkpoint."""
-    return [key for each in ast.walk(node) if (key := _read_key(each)) is not None and _owner(each) in names]
-
-
-def _read_key(node: ast.AST) -> str | None:
-    """Return ``epoch`` for ``checkpoint["epoch"]`` and ``checkpoint.get("epoch")``."""
-    key: ast.AST | None = None
-    if isinstance(node, ast.Subscript):
-        key = node.slice
-    elif (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("get", "pop")
-    ):
-        key = node.args[0] if node.args else None
-    return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else None
-
-
-def _owner(node: ast.AST) -> str:
-    value = (
-        node.value if isinstance(node, ast.Subscript) else getattr(getattr(node, "func", None), "value", None)
+def _restores_model(holder: Holder) -> bool:
+    return any(
+        not (OPTIMIZER.search(owner) or "sched" in owner.lower() or "scaler" in owner.lower())
+        for owner, _ in _find_restored(holder.scope)
     )
-    return value.id if isinstance(value, ast.Name) else ""
+
+
+def _find_restored(scope: Scope) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the calls of ``load_state_dict`` in a function, with what it is called of."""
+    for call in find_calls(scope):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict":
+            yield ast.unparse(call.func.value), call
+
+
+def _restores_progress(holder: Holder, kinds: Kinds) -> bool:
+    scope = holder.scope
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Return) and node.value is not None:
+            if PROGRESS.search(" ".join(holder.read_keys(node.value))):
+                return True
+        elif isinstance(node, ast.Assign) and PROGRESS.search(" ".join(holder.read_keys(node.value))):
+            targets = [each for target in node.targets for each in getattr(target, "elts", [target])]
+            if any(_goes_on_from(each, scope, kinds) for each in targets):
+                return True
+    return any(
+        "sched" in owner.lower() and any(holder.read_keys(each) for each in call.args)
+        for owner, call in _find_restored(scope)
+    )
+
+
+def _goes_on_from(target: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    """Whether what is set from a checkpoint is where a training goes on: by its name, or because it is counted on."""
+    text = ast.unparse(target)
+    if GOES_ON.search(text):
+        return True
+    nodes = list(own_nodes(scope.node))
+    if isinstance(target, ast.Name):
+        returned = (each.value for each in nodes if isinstance(each, ast.Return) and each.value is not None)
+        if any(getattr(each, "id", "") == text for value in returned for each in ast.walk(value)):
+            return True
+    elif isinstance(target, ast.Attribute):
+        members = kinds.programs.members(scope.module)
+        nodes = [node for member in members for each in member.walk() for node in own_nodes(each.node)]
+    else:
+        return False
+    return any(_counts_on(node, target) for node in nodes)
+
+
+def _counts_on(node: ast.AST, target: ast.expr) -> bool:
+    """Whether a node counts a number further: ``step += 1``, ``range(epoch, epochs)``."""
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.op, ast.Add) and _is_same(node.target, target)
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range" and len(node.args) > 1:
+        return any(_is_same(each, target) for each in ast.walk(node.args[0]))
+    return False
+
+
+def _is_same(node: ast.AST, target: ast.expr) -> bool:
+    """Whether both are one variable, or attributes of one name."""
+    if isinstance(target, ast.Attribute):
+        return isinstance(node, ast.Attribute) and node.attr == target.attr
+    return isinstance(node, ast.Name) and node.id == getattr(target, "id", None)
 
 
 def _find_saved(module: Scope) -> Iterator[tuple[ast.expr, str, Scope]]:
     """Yield the values of tables that are the state of an optimizer, with their keys, beside that of a model."""
     for scope in module.walk():
         for node in own_nodes(scope.node):
-            if not isinstance(node, ast.Dict) or len(node.keys) < 2:
-                continue
-            for key, value in zip(node.keys, node.values, strict=True):
-                if (
-                    isinstance(key, ast.Constant)
-                    and isinstance(key.value, str)
-                    and isinstance(value, ast.Call)
-                    and isinstance(value.func, ast.Attribute)
-                    and value.func.attr == "state_dict"
-                    and OPTIMIZER.search(ast.unparse(value.func.value))
-                ):
-                    yield value, key.value, scope
+            for key, value in find_entries(node):
+                if any(_is_optimizer_state(each) for each in ast.walk(value)):
+                    yield value, key, scope
+
+
+def _is_optimizer_state(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "state_dict"
+        and OPTIMIZER.search(ast.unparse(node.func.value)) is not None
+    )
 
 
 def _may_restore(members: Iterable[Scope], key: str, kinds: Kinds) -> bool:
@@ -144,7 +161,7 @@ def _may_restore(members: Iterable[Scope], key: str, kinds: Kinds) -> bool:
             for node in own_nodes(scope.node):
                 if isinstance(getattr(node, "ctx", None), ast.Store):
                     continue
-                if _read_key(node) == key:
+                if read_key(node) == key and not OF_SETTINGS.search(ast.unparse(node)):
                     return True
                 if isinstance(node, ast.Call) and _may_be_restoring(node, scope, kinds):
                     return True
@@ -157,7 +174,7 @@ def _may_be_restoring(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:
         owner = ast.unparse(call.func.value)
         if isinstance(call.func.value, ast.Name) and call.func.value.id in scope.loops:
             return True  # of each object of a table
-        return not plain or OPTIMIZER.search(owner) is not None
+        return OPTIMIZER.search(owner) is not None or not (plain or MODEL.search(owner))
     if kinds.called(call, scope) is not None or not RESTORES.search(ast.unparse(call.func)):
         return False
     given = [*call.args, *(each.value for each in call.keywords)]

@@ -13,6 +13,8 @@ from ddpdoctor.source.resolve.walking import own_nodes
 from ddpdoctor.source.training.train_loops import Forward, TrainingLoop, is_backward, training_loops
 from ddpdoctor.source.training.wraps import REDUCES
 
+OF_METRICS = re.compile(r"loss|acc|metric|meter|count|correct|total|num_|sum|avg|mean", re.IGNORECASE)
+"""Names of what is reduced to be shown."""
 OF_GRADIENTS = re.compile(r"\.grad\b|grads\b|gradients|parameters\(")
 WITHOUT_GRADIENTS = ("no_grad", "inference_mode")
 
@@ -73,6 +75,8 @@ def _counts(other: Forward, forward: Forward, wrapper: object, kinds: Kinds) -> 
     """Whether another call goes through the same wrapper, in rounds in which the first call is made too."""
     if all(each.identity != wrapper for each in other.values):
         return False
+    if _is_without_gradients(other.call, other.scope):
+        return False  # an evaluation between the steps
     if other.scope is not forward.scope:
         return True
     flow = kinds.flow(forward.scope)
@@ -99,9 +103,9 @@ def _reduces_gradients(module: Scope, kinds: Kinds) -> bool:
     return any(
         name.rpartition(".")[2] in REDUCES
         and name.startswith("torch.distributed.")
-        and OF_GRADIENTS.search(ast.unparse(scope.node))
-        for _, scope, name in kinds.programs.calls(module)
-        if not isinstance(scope.node, ast.Module)
+        and not (call.args and OF_METRICS.search(ast.unparse(call.args[0])))
+        and OF_GRADIENTS.search(ast.unparse(call if isinstance(scope.node, ast.Module) else scope.node))
+        for call, scope, name in kinds.programs.calls(module)
     )
 
 
