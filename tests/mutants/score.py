@@ -18,6 +18,9 @@ one of the operator's codes and had not said it of the correct code; *place*: it
 may be written against what is missed in the *seen* half, never against the *unseen* one. Mutants that the files given do not decide are made and not counted. *Precision*: of the
 warnings and errors on the correct code, those that are true, each decided by hand (`tests/mutants/judgements.json`); undecided ones count as false.
 
+Twelve listed repositories of the seen half and twelve new ones were measured before a rule was changed for any of them: of all mutants that can be made there (`--most 99`) lint
+found 263 of 358 (73 %), 280 (78 %) with questions; after the rules were made more general 290 (81 %) and 310 (87 %), with no new warning on the correct code.
+
 `make mutants ARGS="--store DIR"` makes this section; `tests/mutants/repositories.json` has the repositories with their commits, none of whose code is here."""
 
 
