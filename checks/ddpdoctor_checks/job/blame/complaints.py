@@ -31,6 +31,8 @@ STORE_BARRIER = ("store-barrier-waits", "store-barrier-timed-out")
 """Entries in which a rank of a group says that it waits at the store for the others."""
 UNREACHED = ("client-timed-out", "client-refused", "client-timed-out-unnamed", "client-unanswered")
 """Entries of ranks that never reached the store."""
+UNEXCHANGED = "parameters-not-exchanged"
+"""Entry of ranks whose first collective gave them nothing of the others."""
 LARGEST_WORLD = 1 << 20
 """Ranks that are counted one by one."""
 UNJOINED = (
@@ -133,6 +135,10 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
     seen = RankSet(view.rank for view in diagnosis.views.ranks if view.rank is not None)
     if unreached and 0 not in seen:
         _blame(diagnosis, "NET006", unreached, diagnosis.world.minus(seen) or RankSet([0]))
+        return
+    if all(each.entry is not None and each.entry.id == UNEXCHANGED for each in waiting):
+        waiting[0].sure = "medium"
+        _blame(diagnosis, "BKD002", waiting, RankSet())
         return
     silent = diagnosis.world.minus(RankSet(each.rank for each in diagnosis.failures if each.rank is not None))
     silent = silent.minus(unheard_ranks(diagnosis))
