@@ -31,7 +31,7 @@ NOISE = "noise"
 
 FILES = (
     "network", "environment", "devices", "hardware", "device_words", "collectives", "wrapper", "files",
-    "crashes", "nccl", "plugins", "wide", "nccl_wide", "victims", "noise",
+    "crashes", "frameworks", "nccl", "plugins", "wide", "nccl_wide", "victims", "noise",
 )  # fmt: skip
 """Files of the table, in order of precedence: narrow before wide."""
 KEYS = frozenset({

@@ -298,6 +298,7 @@ _RULES: dict[str, Rule] = {
     "shell-saw-signal": lambda view, groups, context: DEATHS[groups["death"]],
     "mpirun-saw-signal": _ended_by,
     "signal-caught": _ended_by,
+    "vllm-worker-died": _ended_by,
     "mpi-process-received-signal": _ended_by,
     "nccl-loopback-dialled": _only_over_nodes("NET003", None),
     "nccl-loopback-chosen": _unreached,

@@ -50,13 +50,14 @@ RULED = frozenset(
         "signal-caught",
         "signal-received",
         "store-unroutable",
+        "vllm-worker-died",
     }
 )
 """Entries with a condition that their rule or the order of blame sees to."""
 LAST = frozenset({
     "container-ended", "launcher-names-signal", "launcher-saw-signal", "ray-worker-died", "scheduler-cancelled",
     "scheduler-saw-signal",
-    "shell-said-death", "shell-saw-signal",
+    "shell-said-death", "shell-saw-signal", "vllm-worker-died",
 })  # fmt: skip
 """Entries that only say that a process is gone."""
 STUCK = DIFFERING | {"peer-path-redirected"}
