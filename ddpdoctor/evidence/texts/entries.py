@@ -30,7 +30,7 @@ NOISE = "noise"
 """Harmless; users take it for the cause."""
 
 FILES = (
-    "network", "environment", "devices", "hardware", "device_words", "collectives", "wrapper", "files",
+    "network", "environment", "devices", "hardware", "drivers", "device_words", "collectives", "wrapper", "files",
     "crashes", "frameworks", "nccl", "plugins", "wide", "nccl_wide", "victims", "noise",
 )  # fmt: skip
 """Files of the table, in order of precedence: narrow before wide."""
