@@ -53,7 +53,7 @@ _LAST_ERROR = "Last error:"
 """torch's words before what ncclGetLastError returns, which stands on the next line without NCCL's prefix
 (torch/csrc/distributed/c10d/NCCLUtils.cpp, getNcclErrorDetailStr)."""
 _FAILURE = "Cuda failure '"
-"""NCCL's words before CUDA's name of an error, which RCCL has with HIP's name (``src/include/checks.h``)."""
+"""NCCL's words before CUDA's name of an error, which some builds of RCCL print with HIP's name."""
 _WARN_GATE = "L WARN"
 """Gate of `NCCL_WARNS`: "WARN" alone stands in half of all logs."""
 _NEXT_PREFIX = re.compile(r"(?<![\w.-])[\w.-]{1,64}:\d{1,10}:\d{1,10} \[")

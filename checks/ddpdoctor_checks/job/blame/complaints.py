@@ -10,7 +10,7 @@ from ddpdoctor_checks.common.stage_evidence import name_signal
 from ddpdoctor_checks.job.blame.conditions import HUP, SCHEDULER_KILLS, TERM, settle_text
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import Failure, Level, quote_line
-from ddpdoctor_checks.job.blame.lagging import find_lag, find_mismatch
+from ddpdoctor_checks.job.blame.lagging import find_busy, find_lag, find_mismatch
 from ddpdoctor_checks.job.blame.members import describe_unheard, find_stopped, lose_members, unheard_ranks
 from ddpdoctor_checks.job.blame.views import View
 
@@ -31,10 +31,6 @@ STORE_BARRIER = ("store-barrier-waits", "store-barrier-timed-out")
 """Entries in which a rank of a group says that it waits at the store for the others."""
 UNREACHED = ("client-timed-out", "client-refused", "client-timed-out-unnamed", "client-unanswered")
 """Entries of ranks that never reached the store."""
-BUSY = "work-of-one-rank"
-"""Entry of work that one rank does for all, and that others wait for."""
-BUSY_LINES = 40
-"""How many lines before the first complaint such a line may stand: further up, the work was done before they waited."""
 UNEXCHANGED = "parameters-not-exchanged"
 """Entry of ranks whose first collective gave them nothing of the others."""
 LARGEST_WORLD = 1 << 20
@@ -129,7 +125,7 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
                     f"only affected ranks were seen ({late[0].words}); {describe_unheard(diagnosis)}"
                 )
                 return
-            busy = _find_busy(diagnosis, heard)
+            busy = find_busy(diagnosis, heard, TIMED_OUT)
             if busy is not None:
                 _blame(diagnosis, "COL009", late, RankSet([busy]))
                 late[0].sure = "medium"
@@ -156,26 +152,6 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
     diagnosis.reason = "; ".join(
         [f"only affected ranks were seen ({waiting[0].words})", *there, *([unheard] if unheard else [])]
     )
-
-
-def _find_busy(diagnosis: Diagnosis, heard: RankSet) -> int | None:
-    """Return the rank that did something long while the others waited; None where no line says so.
-
-    Work that one rank does for all is rank 0's, unless the line has another's prefix.
-    """
-    texts = diagnosis.evidence.texts
-    first: dict[str | None, int] = {}
-    for text in texts:
-        if text.entry in TIMED_OUT and text.line is not None:
-            first[text.file] = min(text.line, first.get(text.file, text.line))
-    for text in texts:
-        line = first.get(text.file)
-        if text.entry != BUSY or line is None or text.line is None or text.line < line - BUSY_LINES:
-            continue
-        rank = text.rank or 0
-        if rank not in heard:
-            return rank
-    return None
 
 
 def _find_roots(diagnosis: Diagnosis, late: Sequence[Failure]) -> RankSet:

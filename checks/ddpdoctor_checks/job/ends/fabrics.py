@@ -7,9 +7,9 @@ from dataclasses import replace
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import Fix
 from ddpdoctor_checks.common.wording import choose_form, name_set
-from ddpdoctor_checks.job.blame.complaints import BUSY
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import Level
+from ddpdoctor_checks.job.blame.lagging import BUSY
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 from ddpdoctor_checks.job.ends.findings import describe_line
 from ddpdoctor_checks.job.ends.rerun import rerun

@@ -131,7 +131,7 @@ def _describe_files(diagnosis: Diagnosis, group: Group) -> Clause:
 
 def _describe_threads(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
-        "no more threads or processes could be started: ranks x loader workers x threads of OpenMP and BLAS "
+        "no more threads or processes could be started: ranks x DataLoader workers x threads of OpenMP and BLAS "
         "reach a limit of the user or of the container",
         (
             Fix("let each process start fewer threads", "export OMP_NUM_THREADS=4 OPENBLAS_NUM_THREADS=4"),
