@@ -117,6 +117,7 @@ def find_busy(diagnosis: Diagnosis, heard: RankSet, timed_out: Sequence[str]) ->
     Work that one rank does for all is rank 0's, unless the line has another's prefix.
 
     Args:
+        diagnosis: of the job; its texts are read.
         heard: ranks that complained.
         timed_out: entries of ranks that waited to the end of a limit.
     """
@@ -125,9 +126,6 @@ def find_busy(diagnosis: Diagnosis, heard: RankSet, timed_out: Sequence[str]) ->
     for text, line in placed:
         if text.entry in timed_out:
             first[text.file] = min(line, first.get(text.file, line))
-    ranks = (
-        text.rank or 0
-        for text, line in placed
-        if text.entry == BUSY and text.file in first and line >= first[text.file] - BUSY_LINES
-    )
+    busy = [each for each in placed if each[0].entry == BUSY and each[0].file in first]
+    ranks = [text.rank or 0 for text, line in busy if line >= first[text.file] - BUSY_LINES]
     return next((rank for rank in ranks if rank not in heard), None)
