@@ -32,6 +32,8 @@ _SERVICE = re.compile(
 """docker compose (``worker-0  | ``) and ``kubectl logs --prefix`` (``[pod/worker-0/main] ``)."""
 _LABEL = re.compile(r"^ {0,6}(\d{1,7}): ?")
 """srun --label."""
+_HOST = re.compile(r"^(?=[\w.-]{0,63}\d)(?![\d-]{1,64}:)[A-Za-z\d][\w.-]{0,63}:(?: |$)")
+"""pdsh, with which DeepSpeed starts the ranks of several nodes: a name or an address, which has a digit in it."""
 _LAUNCHED = re.compile(
     r"^\[\d{4}-[^\n]{0,4000}?--local[_-]rank(?:=|', ')(\d{1,5})'.{0,12000}\] exits with return code = "
 )
@@ -75,7 +77,7 @@ def read_prefix(text: str, number: int = 0, *, labelled: bool = False) -> Line:
     Args:
         text: one plain line.
         number: its number.
-        labelled: the log's lines begin with a task's number, as of ``srun --label``.
+        labelled: the log's lines begin with a task's number, as of ``srun --label``, or with a host, as of ``pdsh``.
     """
     rank = local = label = None
     hooked = False
@@ -95,6 +97,8 @@ def read_prefix(text: str, number: int = 0, *, labelled: bool = False) -> Line:
             pass
         elif labelled and label is None and (found := _LABEL.match(text)):
             label = int(found[1])
+        elif labelled and not key and (found := _HOST.match(text)):
+            pass
         else:
             break
         key += found[0].rstrip()
@@ -137,6 +141,7 @@ def _unglue(text: str) -> str:
 
 
 def looks_labelled(head: bytes) -> bool:
-    """Whether most lines at the start of a log begin with a task's number."""
+    """Whether most lines at the start of a log begin with a task's number, or most with a host's name."""
     lines = [line for line in head.decode("utf-8", "replace").splitlines()[:-1][:400] if line.strip()]
-    return len(lines) > 1 and sum(bool(_LABEL.match(line)) for line in lines) > 0.9 * len(lines)
+    counts = (sum(bool(each.match(line)) for line in lines) for each in (_LABEL, _HOST))
+    return len(lines) > 1 and max(counts) > 0.9 * len(lines)

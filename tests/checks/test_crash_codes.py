@@ -228,6 +228,7 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "ENV017": (spawned, "", "at train.py:12: processes are started"),
     "ENV019": (lambda: everyone_raises("group-uninitialised"), "0-1", "at train.py:71 in main (rank 0 first): torch.distributed is used before init_process_group"),
     "ENV019 twice": (lambda: everyone_raises("group-initialised-twice"), "0-1", "initialized twice"),
+    "ENV011": (lambda: one_raises(*said("threads-exhausted"), world=2), "1", "no more threads or processes"),
     "NET001": (lambda: one_raises(*said("port-taken"), rank=0), "0", "port 29500 is held"),
     "NET001 of torch 2.4": (lambda: launcher_fails("port-taken-unnamed", master_port=29501), "", "port 29501 is held"),
     "NET001 of torch 2.4, unknown": (lambda: launcher_fails("port-taken-unnamed", master_port=None), "", "failed: the rendezvous port is held"),

@@ -15,7 +15,7 @@ from tests.evidence.score import Score, analyze, make_section, score_report, sum
 
 CASES = load_all()
 CODES = set(load_plugins().checks.pages)
-FLOOR = {"seen": 0.97, "unseen": 0.78}
+FLOOR = {"seen": 0.97, "unseen": 0.79}
 """The least share of right cases in each half; raised as the rules get better, never lowered."""
 SAMPLE = (
     "ecc-accelerate",

@@ -30,8 +30,8 @@ NOISE = "noise"
 """Harmless; users take it for the cause."""
 
 FILES = (
-    "network", "environment", "devices", "hardware", "collectives", "wrapper", "files", "crashes",
-    "nccl", "plugins", "wide", "nccl_wide", "victims", "noise",
+    "network", "environment", "devices", "hardware", "drivers", "device_words", "collectives", "wrapper", "files",
+    "crashes", "frameworks", "nccl", "plugins", "wide", "nccl_wide", "victims", "noise",
 )  # fmt: skip
 """Files of the table, in order of precedence: narrow before wide."""
 KEYS = frozenset({

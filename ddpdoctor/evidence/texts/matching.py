@@ -52,6 +52,8 @@ _RARE_START = re.compile(rf"[{_RARE}].{{{_GATE_LENGTH - 1}}}")
 _LAST_ERROR = "Last error:"
 """torch's words before what ncclGetLastError returns, which stands on the next line without NCCL's prefix
 (torch/csrc/distributed/c10d/NCCLUtils.cpp, getNcclErrorDetailStr)."""
+_FAILURE = "Cuda failure '"
+"""NCCL's words before CUDA's name of an error, which some builds of RCCL print with HIP's name."""
 _WARN_GATE = "L WARN"
 """Gate of `NCCL_WARNS`: "WARN" alone stands in half of all logs."""
 _NEXT_PREFIX = re.compile(r"(?<![\w.-])[\w.-]{1,64}:\d{1,10}:\d{1,10} \[")
@@ -173,7 +175,7 @@ def match_nccl(text: str, before: str = "") -> TextHit | None:
         text: without its prefix.
         before: the prefix, which names the source file.
     """
-    line = text[:LINE_LIMIT]
+    line = text[:LINE_LIMIT].replace("HIP failure: '", _FAILURE).replace("HIP failure '", _FAILURE)
     elsewhere = {id for id, place in _placed().items() if place not in before}
     found = _index().find(line, elsewhere)
     if found is None:

@@ -10,7 +10,7 @@ from ddpdoctor_checks.common.stage_evidence import name_signal
 from ddpdoctor_checks.job.blame.conditions import HUP, SCHEDULER_KILLS, TERM, settle_text
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import Failure, Level, quote_line
-from ddpdoctor_checks.job.blame.lagging import find_lag, find_mismatch
+from ddpdoctor_checks.job.blame.lagging import find_busy, find_lag, find_mismatch
 from ddpdoctor_checks.job.blame.members import describe_unheard, find_stopped, lose_members, unheard_ranks
 from ddpdoctor_checks.job.blame.views import View
 
@@ -31,6 +31,8 @@ STORE_BARRIER = ("store-barrier-waits", "store-barrier-timed-out")
 """Entries in which a rank of a group says that it waits at the store for the others."""
 UNREACHED = ("client-timed-out", "client-refused", "client-timed-out-unnamed", "client-unanswered")
 """Entries of ranks that never reached the store."""
+UNEXCHANGED = "parameters-not-exchanged"
+"""Entry of ranks whose first collective gave them nothing of the others."""
 LARGEST_WORLD = 1 << 20
 """Ranks that are counted one by one."""
 UNJOINED = (
@@ -123,6 +125,11 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
                     f"only affected ranks were seen ({late[0].words}); {describe_unheard(diagnosis)}"
                 )
                 return
+            busy = find_busy(diagnosis, heard, TIMED_OUT)
+            if busy is not None:
+                _blame(diagnosis, "COL009", late, RankSet([busy]))
+                late[0].sure = "medium"
+                return
             _blame(diagnosis, "COL005", late, silent.minus(unheard_ranks(diagnosis)))
         return
     stuck = [each for each in waiting if each.code == "ERR011"]
@@ -133,6 +140,10 @@ def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
     seen = RankSet(view.rank for view in diagnosis.views.ranks if view.rank is not None)
     if unreached and 0 not in seen:
         _blame(diagnosis, "NET006", unreached, diagnosis.world.minus(seen) or RankSet([0]))
+        return
+    if all(each.entry is not None and each.entry.id == UNEXCHANGED for each in waiting):
+        waiting[0].sure = "medium"
+        _blame(diagnosis, "BKD002", waiting, RankSet())
         return
     silent = diagnosis.world.minus(RankSet(each.rank for each in diagnosis.failures if each.rank is not None))
     silent = silent.minus(unheard_ranks(diagnosis))

@@ -216,6 +216,13 @@ def _loopback(view: View, groups: dict[str, str], context: Context) -> str | Non
     return "NET010" if _by_file(view) else None
 
 
+def _loopback_refused(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """A peer's address is loopback: wrong between nodes; on one node the peer is gone, where others were heard."""
+    heard = {each.rank for each in context.views.ranks if each.rank is not None}
+    others = any(each.exceptions for each in context.views.ranks if each is not view)
+    return "NET003" if context.nodes > 1 or not (others or len(heard) > 1) else None
+
+
 def _loader_killed(view: View, groups: dict[str, str], context: Context) -> str | None:
     proof, _ = context.memory_proof(view)
     return "ERR002" if proof else "ERR005"
@@ -291,12 +298,14 @@ _RULES: dict[str, Rule] = {
     "shell-saw-signal": lambda view, groups, context: DEATHS[groups["death"]],
     "mpirun-saw-signal": _ended_by,
     "signal-caught": _ended_by,
+    "vllm-worker-died": _ended_by,
     "mpi-process-received-signal": _ended_by,
     "nccl-loopback-dialled": _only_over_nodes("NET003", None),
     "nccl-loopback-chosen": _unreached,
     "nccl-bridge-chosen": _unreached,
     "name-unresolvable": _name,
     "loopback-dialled": _loopback,
+    "gloo-loopback-dialled": _loopback_refused,
     "loopback-fallback": _only_over_nodes("NET003", None),
     "gloo-mesh-timed-out": _unconnected,
     "nccl-connect-timed-out": _unconnected,

@@ -24,12 +24,14 @@ DIFFERING = frozenset(
 """Entries of what is not the same on all hosts: it explains a failure of communication, and is none."""
 DOUBTED = DIFFERING | frozenset({
     "adapter-reports-trouble", "device-handle-unknown", "device-reports-trouble", "fabric-manager-failed",
+    "fabric-service-failed", "libfabric-failed", "slot-lost-card",
     "fabric-reports-trouble", "interface-reports-trouble", "nccl-fabric-stale", "peer-path-redirected",
 })  # fmt: skip
 """Entries that have other reasons too: they are a cause only where nothing narrower is one."""
 QUIET = frozenset({
     *DIFFERING, "device-newer-than-torch", "fabric-manager-failed", "memory-lock-limited", "nccl-connect-retries",
-    "nccl-loopback-chosen", "ofi-plugin-unusable", "peer-path-redirected", "plugin-not-loaded", "store-unroutable",
+    "libfabric-failed", "nccl-loopback-chosen", "ofi-plugin-unusable", "peer-path-redirected", "plugin-not-loaded",
+    "store-unroutable",
 })  # fmt: skip
 """Entries of lines that a job may print which runs well: they explain a failure, and are none."""
 MESSAGE_LIMIT = 240

@@ -14,6 +14,10 @@ STATUS = "nccl-work-status"
 """Entry of the table of texts: last work enqueued and last work completed on a group."""
 MOST_CALLS = 1 << 40
 """Calls that no job makes: torch 2.3 prints larger numbers where it means that there was none."""
+BUSY = "work-of-one-rank"
+"""Entry of work that one rank does for all, and that others wait for."""
+BUSY_LINES = 40
+"""How many lines before the first complaint such a line may stand: further up, the work was done before they waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +109,23 @@ def find_mismatch(late: Sequence[Failure]) -> Mismatch | None:
         for rank, (op, size) in known.items()
     }
     return Mismatch(odd, {"rank": str(one), "own": named[one], "other": str(other), "others": named[other]})
+
+
+def find_busy(diagnosis: Diagnosis, heard: RankSet, timed_out: Sequence[str]) -> int | None:
+    """Return the rank that did something long while the others waited; None where no line says so.
+
+    Work that one rank does for all is rank 0's, unless the line has another's prefix.
+
+    Args:
+        diagnosis: of the job; its texts are read.
+        heard: ranks that complained.
+        timed_out: entries of ranks that waited to the end of a limit.
+    """
+    placed = [(text, text.line) for text in diagnosis.evidence.texts if text.line is not None]
+    first: dict[str | None, int] = {}
+    for text, line in placed:
+        if text.entry in timed_out:
+            first[text.file] = min(line, first.get(text.file, line))
+    busy = [each for each in placed if each[0].entry == BUSY and each[0].file in first]
+    ranks = [text.rank or 0 for text, line in busy if line >= first[text.file] - BUSY_LINES]
+    return next((rank for rank in ranks if rank not in heard), None)

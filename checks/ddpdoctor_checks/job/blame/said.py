@@ -31,6 +31,7 @@ RULED = frozenset(
     {
         "container-ended",
         "fabric-error",
+        "gloo-loopback-dialled",
         "hydra-saw-signal",
         "launcher-names-signal",
         "launcher-saw-signal",
@@ -49,13 +50,14 @@ RULED = frozenset(
         "signal-caught",
         "signal-received",
         "store-unroutable",
+        "vllm-worker-died",
     }
 )
 """Entries with a condition that their rule or the order of blame sees to."""
 LAST = frozenset({
     "container-ended", "launcher-names-signal", "launcher-saw-signal", "ray-worker-died", "scheduler-cancelled",
     "scheduler-saw-signal",
-    "shell-said-death", "shell-saw-signal",
+    "shell-said-death", "shell-saw-signal", "vllm-worker-died",
 })  # fmt: skip
 """Entries that only say that a process is gone."""
 STUCK = DIFFERING | {"peer-path-redirected"}
@@ -72,6 +74,10 @@ GONE_NODES = frozenset(
     }
 )
 """Entries in which who manages the nodes says that one is gone or never came: what ranks say of peers follows."""
+WITHOUT_DEVICE = "BKD001"
+"""Code of a process that finds no GPU; why it finds none, another line of the log may say."""
+NO_DEVICE_FOR = frozenset({"BKD005", "BKD012"})
+"""Codes of why a process finds no GPU: the driver, or what the fabric lacks."""
 GENERIC = frozenset({"BKD002"})
 """Codes that only say that a backend failed: any narrower one goes before."""
 
@@ -95,8 +101,14 @@ def judge_said(diagnosis: Diagnosis) -> None:
     ]
     if diagnosis.cause is None and not _complains(diagnosis):
         stuck = [row for row in rows if row[0].entry in STUCK] if _never_ends(diagnosis) else []
-        rows = [row for row in rows if row[0].entry not in QUIET]
+        loud = [row for row in rows if row[0].entry not in QUIET]
+        # A quiet line explains a failure that only a backend in general was blamed for.
+        rows = [*loud, *(row for row in rows if row[0].entry in QUIET)] if _is_generic(loud) else loud
         if not rows and _blame(diagnosis, stuck, Level.SOFT, sure="low"):
+            return
+    if diagnosis.cause is not None and diagnosis.cause.code == WITHOUT_DEVICE:
+        why = [row for row in rows if row[1] in NO_DEVICE_FOR and row[0].entry not in QUIET]
+        if _blame(diagnosis, why, Level.EXCEPTION):
             return
     narrow = [row for row in rows if row[1] not in SOFT and row[1] != LINK and not _is_late(row[0])]
     narrow.sort(key=lambda row: row[0].entry not in GONE_NODES)
@@ -106,6 +118,28 @@ def judge_said(diagnosis: Diagnosis) -> None:
     for chosen, least, level in ((narrow, 3, Level.EXCEPTION), (soft, 2, Level.SOFT), (rows, 1, Level.SOFT)):
         if weight < least and _blame(diagnosis, chosen, level):
             return
+    if diagnosis.cause is None and not diagnosis.failures:
+        _judge_loose(diagnosis)
+
+
+def _judge_loose(diagnosis: Diagnosis) -> None:
+    """Make what somebody waited for the cause, where no process is known and nothing else was said.
+
+    A launcher's prefix that is not known hides whose a line is; it says the same all the same.
+    """
+    for text in sorted(diagnosis.evidence.texts, key=lambda each: (each.file or "", each.line or 0)):
+        entry = find_entry(text.entry)
+        if entry.role != CONSEQUENCE or entry.code is None or text.attempt != diagnosis.attempt:
+            continue
+        view = View(text.node, text.pid, text.rank, text.attempt, text.host, "other")
+        code = settle_text(view, entry, text.groups, diagnosis.context)
+        if code is not None and _blame(diagnosis, [(text, code, view)], Level.COMPLAINT, sure="medium"):
+            return
+
+
+def _is_generic(rows: list[tuple[TextMatch, str, View]]) -> bool:
+    """Whether lines say that a backend failed, and none says more."""
+    return bool(rows) and all(row[1] in GENERIC for row in rows)
 
 
 def _never_ends(diagnosis: Diagnosis) -> bool:

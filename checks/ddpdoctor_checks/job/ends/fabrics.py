@@ -8,6 +8,8 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.judge import Fix
 from ddpdoctor_checks.common.wording import choose_form, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
+from ddpdoctor_checks.job.blame.failures import Level
+from ddpdoctor_checks.job.blame.lagging import BUSY
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 from ddpdoctor_checks.job.ends.findings import describe_line
 from ddpdoctor_checks.job.ends.rerun import rerun
@@ -21,6 +23,8 @@ def _describe(diagnosis: Diagnosis, group: Group) -> Clause:
 
 def _describe_dead(diagnosis: Diagnosis, group: Group) -> Clause:
     """Describe a process that NCCL's RAS service does not reach; another line of the page names its rank."""
+    if group.level == Level.COMPLAINT and diagnosis.suspects:
+        return _describe_busy(diagnosis, group)
     missing = [
         text.groups["missing"]
         for text in diagnosis.evidence.texts
@@ -31,6 +35,28 @@ def _describe_dead(diagnosis: Diagnosis, group: Group) -> Clause:
     )
     clause = describe_line(diagnosis, group)
     return replace(clause, ranks=ranks) if ranks else clause
+
+
+def _describe_busy(diagnosis: Diagnosis, group: Group) -> Clause:
+    """Describe a rank that did something long by itself while the others waited for it."""
+    busy = next((text.groups.get("what", "") for text in diagnosis.evidence.texts if text.entry == BUSY), "")
+    who, others = name_set(diagnosis.suspects), name_set(group.ranks) if group.ranks else "the others"
+    return Clause(
+        f'{who[:1].upper()}{who[1:]} was still at work ("{busy}") when the limit of {others}, which waited for it '
+        "in a collective, was over.",
+        (
+            Fix(
+                "let the others wait longer", code="dist.init_process_group(..., timeout=timedelta(hours=2))"
+            ),
+            Fix(
+                "or do the work before the group is made, or in parts on all ranks",
+                "py-spy dump --pid PID",
+            ),
+        ),
+        whole=True,
+        ranks=diagnosis.suspects,
+        confidence="medium",
+    )
 
 
 def _describe_blocked(diagnosis: Diagnosis, group: Group) -> Clause:

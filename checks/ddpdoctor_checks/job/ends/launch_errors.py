@@ -129,6 +129,20 @@ def _describe_files(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
+def _describe_threads(diagnosis: Diagnosis, group: Group) -> Clause:
+    return Clause(
+        "no more threads or processes could be started: ranks x DataLoader workers x threads of OpenMP and BLAS "
+        "reach a limit of the user or of the container",
+        (
+            Fix("let each process start fewer threads", "export OMP_NUM_THREADS=4 OPENBLAS_NUM_THREADS=4"),
+            Fix(
+                "see the limits: ulimit -u, and pids.max of the container",
+                "ulimit -u; cat /sys/fs/cgroup/pids.max",
+            ),
+        ),
+    )
+
+
 def _describe_locked_memory(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         "NCCL could not lock memory for RDMA: the locked-memory limit is too low",
@@ -237,6 +251,7 @@ CLAUSES: dict[str, Describe] = {
     "ENV007": _describe_local_rank,
     "ENV010": _describe_locked_memory,
     "ENV009": _describe_files,
+    "ENV011": _describe_threads,
     "ENV002": _describe_double,
     "ENV008": _describe_shared_memory,
     "ENV017": _describe_spawn,
