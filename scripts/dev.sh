@@ -103,7 +103,7 @@ install_debian_packages() {
     command -v slurmctld >/dev/null 2>&1 || missing="$missing slurm-wlm"
     command -v munged >/dev/null 2>&1 || missing="$missing munge"
     # What Slurm's plugin for PMIx loads, and slurm-wlm does not bring.
-    ldconfig -p 2>/dev/null | grep -q libpmix.so.2 || missing="$missing libpmix2"
+    ldconfig -p 2>/dev/null | grep -q 'libpmix.so ' || missing="$missing libpmix-dev"
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
         say "not installed:$missing; the tests that need them are skipped"

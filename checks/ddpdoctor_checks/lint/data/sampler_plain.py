@@ -17,8 +17,8 @@ from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 PLAIN = frozenset({"torch.utils.data.RandomSampler", "torch.utils.data.sampler.RandomSampler"})
-DISTRIBUTED = re.compile(r"^[\w.]*(distributed|ddp)\w*(\(\))?$", re.IGNORECASE)
-"""Tests that ask whether there are several ranks, and nothing else."""
+DISTRIBUTED = ("distributed", "ddp")
+"""Parts of the names of options and functions that tell whether there are several ranks."""
 SHARES = re.compile(r"rank|shard|world|split|subset|local|part|val|test|eval", re.IGNORECASE)
 """Names of data of which each rank may have a share, or that is not trained on."""
 
@@ -37,6 +37,13 @@ def find_plain_samplers(files: Files) -> Iterator[SourceFact]:
         yield from found
 
 
+def _asks_for_ranks(test: ast.expr) -> bool:
+    """Whether a test asks whether there are several ranks, and nothing else."""
+    name = ast.unparse(test).removesuffix("()")
+    last = name.rpartition(".")[2].lower()
+    return name.replace(".", "").isidentifier() and any(word in last for word in DISTRIBUTED)
+
+
 def _find_in(scope: Scope, files: Files) -> Iterator[SourceFact]:
     given = {
         ast.unparse(sampler): call
@@ -44,7 +51,7 @@ def _find_in(scope: Scope, files: Files) -> Iterator[SourceFact]:
         if name in LOADERS and (sampler := find_keyword(call, "sampler", 3)) is not None
     }
     for node in own_nodes(scope.node) if given else ():
-        if not isinstance(node, ast.If) or not DISTRIBUTED.match(ast.unparse(node.test)):
+        if not isinstance(node, ast.If) or not _asks_for_ranks(node.test):
             continue
         for each in node.body:
             loader = given.get(ast.unparse(each.targets[0])) if isinstance(each, ast.Assign) else None
