@@ -24,7 +24,7 @@ class Ground:
     """Made by whoever runs a check, and cleared once: by `run_check`, or at the end of ``with`` where that never began.
 
     Args:
-        stages: Those that were asked for by name, where torch is to be imported from now on; None waits until somebody
+        stages: Those that were asked for by name, where torch is to be imported from now on; None waits until a stage
             needs it.
     """
 

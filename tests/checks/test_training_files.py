@@ -169,7 +169,7 @@ def test_a_file_that_was_there_until_another_rank_deleted_its_directory() -> Non
     assert "Rank 0 deleted the directory of out/a.pt at prep.py:24 while rank 1 still read it" in message
 
 
-def test_a_file_that_nobody_had_written_yet() -> None:
+def test_a_file_that_was_not_written_yet() -> None:
     cleared = SharedFile("out", (use(0, "remove", 0.0, size=1, line=CLEAN),))
     later = SharedFile("out/a.pt", (use(1, "read", 1.0), use(0, "write", 2.0)))
     own = SharedFile("out", (use(1, "remove", 0.5, size=1, line=CLEAN),))

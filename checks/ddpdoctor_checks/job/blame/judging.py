@@ -27,7 +27,7 @@ from ddpdoctor_checks.job.blame.views import Clock, Views
 SOME_ONLY = {"CKP002": "ERR001", "CKP005": "ERR001"}
 """Codes of races: they ask that some ranks failed and others did not; else the other code stands."""
 UNREADY, REMOVED = "CKP002", "CKP005"
-"""Of a file that is missing: nobody had written it yet, or another rank has deleted it."""
+"""Codes of a missing file: it was not written yet, or another rank deleted it."""
 BY_LINE = frozenset({"ERR001", "ERR003", "ERR004", "ERR005", "ERR006", "ERR009"})
 """Codes that say little alone: two ranks failed alike only where type and line agree."""
 

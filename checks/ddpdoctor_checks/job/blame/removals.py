@@ -30,7 +30,7 @@ def find_removal(evidence: Evidence, failure: Failure, ranks: RankSet) -> FileUs
         ranks: all that failed alike.
 
     Returns:
-        None where nobody was seen to delete it, or nobody to write or read the file before that: then it may never
+        None where no rank was seen to delete it, or to write or read the file before that: then it may never
         have been there.
     """
     path = read_path(failure) if (failure.type or "").endswith(_MISSING) else None

@@ -123,7 +123,7 @@ def judge_said(diagnosis: Diagnosis) -> None:
 
 
 def _judge_loose(diagnosis: Diagnosis) -> None:
-    """Make what somebody waited for the cause, where no process is known and nothing else was said.
+    """Take what a process waited for as the cause, where no process is known and nothing else was said.
 
     A launcher's prefix that is not known hides whose a line is; it says the same all the same.
     """

@@ -200,7 +200,7 @@ def _write(
     ring.public += 1
     given: dict[Any, Any] = kwargs
     if spec.lone and len(args) == 1:
-        # A tensor by position, nobody named: most calls. What may stand beside it is by name, or has a default.
+        # A tensor by position and no rank named: most calls. What may stand beside it is by name, or has a default.
         tensor: Any = args[0]
         reduction = given.get("op", spec.reduction) if given else spec.reduction
     else:
