@@ -12,31 +12,29 @@ if TYPE_CHECKING:
 
 _SAMPLES = 16
 
-_place = (0, 0)
-"""Place and number of the epoch of the last backward pass."""
-_index = 0
-"""Backward passes in it."""
+
+class _At:
+    """Where the last backward pass was; each counts itself here (`backwards`)."""
+
+    def __init__(self) -> None:
+        self.place = (0, 0)
+        """Place and number of the epoch."""
+        self.index = 0
+        """Backward passes in it."""
 
 
-def note_backward() -> None:
-    """Count a backward pass that begins."""
-    global _place, _index
-    progress.backwards += 1
-    place = loaders.reading
-    if place is not _place:
-        _place, _index = place, 0
-    _index += 1
+at = _At()
 
 
 def describe() -> training_events.Place:
     """Return the number of the step, and which batch the loader gave last."""
-    place, epoch = _place
+    place, epoch = at.place
     batch, samples = loaders.latest()
     return {
         "step": progress.steps + 1,
         "loader": place,
         "epoch": epoch,
-        "index": batch or _index,
+        "index": batch or at.index,
         "indices": samples[:_SAMPLES],
         "wrappers": sorted(ddp.forwards),
     }
@@ -45,5 +43,5 @@ def describe() -> training_events.Place:
 @lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child has read nothing."""
-    global _place, _index
-    _place, _index = (0, 0), 0
+    global at
+    at = _At()
