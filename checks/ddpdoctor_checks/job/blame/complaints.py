@@ -31,6 +31,8 @@ STORE_BARRIER = ("store-barrier-waits", "store-barrier-timed-out")
 """Entries in which a rank of a group says that it waits at the store for the others."""
 UNREACHED = ("client-timed-out", "client-refused", "client-timed-out-unnamed", "client-unanswered")
 """Entries of ranks that never reached the store."""
+PEER_GONE = "gloo-peer-gone"
+SPAWNED = "spawned-process-failed"
 UNEXCHANGED = "parameters-not-exchanged"
 """Entry of ranks whose first collective gave them nothing of the others."""
 LARGEST_WORLD = 1 << 20
@@ -98,6 +100,20 @@ def _left_early(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
     if early:
         _blame(diagnosis, "COL008", waiting, RankSet(view.rank for view in early if view.rank is not None))
     return bool(early)
+
+
+def _first_of_spawned(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    """torch.multiprocessing.spawn names the first process that failed: if it lost a peer, that one ended well."""
+    first = waiting[0]
+    spawned = any(text.entry == SPAWNED for text in diagnosis.evidence.texts)
+    if not spawned or len(diagnosis.failures) != 1 or first.rank is None or diagnosis.context.nodes > 1:
+        return False
+    if first.entry is None or first.entry.id != PEER_GONE:
+        return False
+    others = diagnosis.world.minus(RankSet([first.rank]))
+    first.sure = "medium"
+    _blame(diagnosis, "COL008", waiting, others if len(others) == 1 else RankSet())
+    return True
 
 
 def _named_by_text(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
@@ -212,6 +228,7 @@ def _nothing_exchanged(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool
 
 _WAITING_RULES = (
     _left_early,
+    _first_of_spawned,
     _named_by_text,
     _never_joined,
     _stopped_unheard,

@@ -223,6 +223,12 @@ def _loopback_refused(view: View, groups: dict[str, str], context: Context) -> s
     return "NET003" if context.nodes > 1 or not (others or len(heard) > 1) else None
 
 
+def _fell_back(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """Loopback serves the ranks of one node; where a mesh failed, it did not serve."""
+    failed = any("connectFullMesh failed" in text.text for text in context.views.evidence.texts)
+    return "NET003" if failed or context.nodes > 1 else None
+
+
 def _loader_killed(view: View, groups: dict[str, str], context: Context) -> str | None:
     proof, _ = context.memory_proof(view)
     return "ERR002" if proof else "ERR005"
@@ -306,7 +312,7 @@ _RULES: dict[str, Rule] = {
     "name-unresolvable": _name,
     "loopback-dialled": _loopback,
     "gloo-loopback-dialled": _loopback_refused,
-    "loopback-fallback": _only_over_nodes("NET003", None),
+    "loopback-fallback": _fell_back,
     "gloo-mesh-timed-out": _unconnected,
     "nccl-connect-timed-out": _unconnected,
     "rendezvous-timed-out": _before_ranks("NET006"),
