@@ -124,6 +124,21 @@ def test_logs_that_are_called_after_nodes_are_of_several(
     assert read(tmp_path, **logs).launch.nnodes == nodes
 
 
+IDLE = (
+    "(EngineCore_DP0 pid=4411) INFO 05-22 18:22:31 [shm_broadcast.py:466] No available shared memory broadcast block found in "
+    "60 seconds.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "code"), [("", None), ("TimeoutError: RPC call to sample_tokens timed out.\n", "COL005")]
+)
+def test_engine_that_waits_is_idle_unless_something_else_failed(
+    tmp_path: Path, more: str, code: str | None
+) -> None:
+    assert code_of(judge(tmp_path, serve=IDLE + more)) == code
+
+
 def rendezvous(inner: str) -> str:
     return (
         "Traceback (most recent call last):\n"
