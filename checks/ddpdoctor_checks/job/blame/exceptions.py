@@ -249,7 +249,8 @@ def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> F
         failure.at = context.clock.seconds(view.node, record.at)
         failure.coarse = record.at.is_coarse
     _add_crash(failure, top)
-    unknown = code == "ERR001" and short_type(origin.type) in OF_OTHERS
+    lost = entry is not None and entry.id == "loader-gone"  # of which nothing shows why the worker ended
+    unknown = code == "ERR001" and (lost or short_type(origin.type) in OF_OTHERS)
     if unknown or (level == Level.SOFT and shown is not top):
         failure.sure = "medium"
     return failure
