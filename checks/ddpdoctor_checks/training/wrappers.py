@@ -38,7 +38,7 @@ class Mixed:
     """Gradients that are averaged over ranks which hold different parts of a model."""
 
     groups: tuple[RankSet, ...]
-    """That average them."""
+    """Groups that average its gradients."""
     replicas: tuple[RankSet, ...]
     """Sets of ranks that held the same before the first step, no two of them in one of these groups."""
     setup: OptimizerSetup

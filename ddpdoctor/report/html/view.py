@@ -42,7 +42,7 @@ VERDICT_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class VerdictView:
-    """The answer."""
+    """The verdict as the head of the page shows it."""
 
     status: str
     tone: str

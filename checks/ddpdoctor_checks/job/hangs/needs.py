@@ -63,7 +63,7 @@ class Ranks:
 
     by_rank: Mapping[int, Place]
     unseen: bool = False
-    """Whether there are others."""
+    """Whether there are ranks of which nothing is known."""
     _known: dict[tuple[object, ...], Need] = field(default_factory=dict)
     _passed: dict[tuple[str, RankSet], int] = field(default_factory=dict)
 

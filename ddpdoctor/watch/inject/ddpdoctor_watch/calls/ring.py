@@ -33,7 +33,7 @@ _MADE = (wire.INIT, wire.WRAP)
 
 
 class _Calling(_local):
-    """Of each thread."""
+    """What each thread is in, of public functions."""
 
     depth = 0
     """How many public functions it is in, one called by the other."""

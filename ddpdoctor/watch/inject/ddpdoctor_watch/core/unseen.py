@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Inside(_local):
-    """Of each thread."""
+    """Whether each thread is behind the door."""
 
     value = False
     """Whether it is behind the door."""
