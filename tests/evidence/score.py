@@ -165,6 +165,9 @@ def summarise(scores: Sequence[Score]) -> list[list[str]]:
     failed = [[each for each in half if each.case.verdict == "failed"] for half in halves]
     broken = [[each for each in half if each.case.verdict != "healthy"] for half in halves]
     fine = [[each for each in half if each.case.verdict == "healthy"] for half in halves]
+    for level in ("high", "medium", "low"):
+        said = [[each.right for each in half if each.confidence == level] for half in halves]
+        rows.append(row(f"right of what was said at {level} confidence", *map(share, said)))
     rows += [
         row("abstained: failed", *(share(each.abstained for each in half) for half in failed)),
         row(
@@ -230,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for score in scores:
         if (score.case.half == "seen" or options.show_unseen) and (options.verbose or not score.right):
             print(describe(score))
-    widths = (36, 22, 22)
+    widths = (46, 22, 22)
     for row in [["", *HALVES], *summarise(scores)]:
         print("".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     if options.markdown is not None:
