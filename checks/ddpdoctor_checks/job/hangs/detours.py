@@ -42,10 +42,11 @@ def find_detour(places: Sequence[Place]) -> Deadlock | None:
     sides = part(places, lambda place: _find_site(made[place.rank][first]))
     if len(sides) != 2 or not _goes_its_way([made[side[0].rank] for side in sides], first):
         return None
-    seen = [_count_before(made[side[0].rank], first) for side in sides]
-    fresh = [side for side, count in zip(sides, seen, strict=True) if not count]
+    fresh = [side for side in sides if not _count_before(made[side[0].rank], first)]
     odd = fresh if len(fresh) == 1 else []
-    sides = [side for _, side in sorted(zip(seen, sides, strict=True), key=lambda each: each[0])]
+    sides = sorted(
+        sides, key=lambda side: (side not in odd, _count_before(made[side[0].rank], first, after=1))
+    )
     return _tell(sides, odd, made, first, last)
 
 
@@ -58,10 +59,14 @@ def _find_site(call: Call) -> _Site:
     return tuple((frame.file, frame.line) for frame in user_frames(call.frames))
 
 
-def _count_before(made: Mapping[int, Call], number: int) -> int:
-    """Return how often a rank has issued a collective from those lines before."""
-    site = _find_site(made[number])
-    return sum(_find_site(call) == site for each, call in made.items() if each < number)
+def _count_before(made: Mapping[int, Call], number: int, *, after: int = 0) -> int:
+    """Return how often a rank has issued a collective from those lines before, and so many others from theirs."""
+    sites = {each: _find_site(call) for each, call in made.items()}
+    return sum(
+        all(sites.get(each - back) == sites.get(number - back) for back in range(after + 1))
+        for each in made
+        if each < number
+    )
 
 
 def _goes_its_way(made: Sequence[Mapping[int, Call]], first: int) -> bool:
@@ -90,11 +95,8 @@ def _tell(
     last: Call,
 ) -> Deadlock:
     stacks = [user_frames(made[side[0].rank][first].frames) for side in sides]
-    shared = 0 if stacks[0][0] != stacks[1][0] else _find_depth(stacks[0], stacks[1])
-    there = [
-        [_put(place, made[place.rank][first], len(stack) - shared if shared else 0) for place in side]
-        for side, stack in zip(sides, stacks, strict=True)
-    ]
+    shared = _count_shared(*stacks)
+    there = [[_put(place, made[place.rank][first], shared) for place in side] for side in sides]
     apart = join_words(f"{name_set(ranks_of(side))} issued it{name_line(side[0].line)}" for side in there)
     told = join_words(say_call(side) for side in sides[:MOST_SIDES])
     culprits = ranks_of(place for side in odd for place in side)
@@ -120,11 +122,10 @@ def _tell(
     )
 
 
-def _find_depth(one: Sequence[Frame], other: Sequence[Frame]) -> int:
-    """Return the place, counted from the outermost frame, of the first frame in which two stacks differ, from 1."""
-    pairs = zip(reversed(one), reversed(other), strict=False)
-    same = next((place for place, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
-    return same + 1 if same is not None else 0
+def _count_shared(one: Sequence[Frame], other: Sequence[Frame]) -> int:
+    """Return in how many of their innermost frames two stacks are the same."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (mine, theirs) in enumerate(pairs) if mine != theirs), 0)
 
 
 def _put(place: Place, call: Call, skipped: int) -> Place:
