@@ -72,7 +72,7 @@ def tell_own_lists(evidence: Evidence) -> Iterable[Finding]:
             f"new_group at {name_line(fact.place)} gets {ranks}, which differs across ranks: each rank creates another "
             "group than the others.",
             Fix(
-                "create all groups on all ranks in the same order, and keep the own one",
+                "create all groups on all ranks in the same order, and keep the one that contains this rank",
                 code="for members in all_lists:\n    group = dist.new_group(members)\n    if rank in members:\n"
                 "        own = group",
             ),
