@@ -139,7 +139,7 @@ def _note_reduced(torch: Any, node: Any, scale: float, frame: FrameType) -> None
             mask = gathers.read_saved(node, "_raw_saved_other")
             if type(mask) is not torch.Tensor or mask.requires_grad or bool((mask * mask != mask).any()):
                 return  # weights of another kind: advantages, classes
-            count = float(torch.count_nonzero(mask))
+            count = float((mask != 0).sum())
         elif kind not in _CHOOSING and kind not in _KEEPING:
             return
 
