@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.standstill import Stand
+from ddpdoctor.evidence.standstill import Call, Stand
 from tests.checks.standing import at, collective, judge, proved, stand
 
 FORWARD, BACKWARD = ("all_gather", 10), ("reduce_scatter", 11)
@@ -40,12 +40,12 @@ def test_branches_that_issue_one_collective_from_two_lines_are_no_detour() -> No
 
 
 def test_a_line_that_both_have_been_at_names_no_rank_but_the_lines_that_called_it() -> None:
-    def issue(number: int, op: str, caller: int) -> object:
+    def issue(number: int, op: str, caller: int) -> Call:
         return replace(collective(op, number, 20, 2), frames=(at(20, "loss"), at(caller)))
 
     before = [issue(number, "all_gather", 37 if number == 1 else 29) for number in range(1, 6)]
-    here = stand(0, *before, issue(6, "all_gather", 37), issue(7, "all_gather", 37))  # type: ignore[arg-type]
-    there = stand(1, *before, issue(6, "all_gather", 29), issue(7, "reduce_scatter", 29))  # type: ignore[arg-type]
+    here = stand(0, *before, issue(6, "all_gather", 37), issue(7, "all_gather", 37))
+    there = stand(1, *before, issue(6, "all_gather", 29), issue(7, "reduce_scatter", 29))
     found = proved([here, there])
     assert (found.code, found.ranks) == ("COL003", RankSet([0, 1]))
     assert [place.line for place in found.where if place.role == "culprit"] == [37, 29]

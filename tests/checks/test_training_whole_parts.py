@@ -6,6 +6,7 @@ import pytest
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import make_layout
+from ddpdoctor.evidence.training.fingerprints import TensorLook
 from ddpdoctor.facts import strategies
 from tests.checks.training import STEP, Made, judge, only, tensor
 
@@ -17,12 +18,12 @@ def fully_sharded(*, known: bool = True) -> Made:
     return made
 
 
-def head(values: str = "", gradients: str = "0|1") -> object:
+def head(values: str = "", gradients: str = "0|1") -> TensorLook:
     return tensor("head.weight", 2, values, gradients, model=-1, reduced=False)
 
 
 def test_a_parameter_that_fully_shard_does_not_have_is_trained_apart() -> None:
-    made = fully_sharded().look(1, "", "", head()).look(2, "", "", head("0|1"))  # type: ignore[arg-type]
+    made = fully_sharded().look(1, "", "", head()).look(2, "", "", head("0|1"))
     found = only(made)
     assert (found.code, found.severity, found.ranks) == ("DDP006", "error", RankSet([0, 1]))
     assert found.where[0].line == STEP.line
@@ -40,22 +41,22 @@ def test_a_parameter_that_fully_shard_does_not_have_is_trained_apart() -> None:
 def test_parameters_that_are_kept_equal_or_never_were(
     first: tuple[str, str], second: tuple[str, str]
 ) -> None:
-    made = fully_sharded().look(1, "", "", head(*first)).look(2, "", "", head(*second))  # type: ignore[arg-type]
+    made = fully_sharded().look(1, "", "", head(*first)).look(2, "", "", head(*second))
     assert "DDP006" not in {each.code for each in judge(made)}
 
 
-def embedding(values: str, gradients: str, norm: float = 1.0) -> object:
+def embedding(values: str, gradients: str, norm: float = 1.0) -> TensorLook:
     return tensor("embed.weight", 2, values, gradients, model=-1, reduced=False, norms=(norm, norm))
 
 
-def shard() -> object:
+def shard() -> TensorLook:
     return tensor("head.weight", 2, "0|1", "0|1", model=-1, reduced=False)
 
 
 def unequal(gradients: str = "0-1", norm: float = 1.0, later: str = "0|1") -> Made:
     made = Made(2, wrapped=False)
-    made.look(1, "0|1", "0|1", embedding("0|1", gradients, norm), shard())  # type: ignore[arg-type]
-    return made.look(2, "0|1", "0|1", embedding(later, gradients, norm), shard())  # type: ignore[arg-type]
+    made.look(1, "0|1", "0|1", embedding("0|1", gradients, norm), shard())
+    return made.look(2, "0|1", "0|1", embedding(later, gradients, norm), shard())
 
 
 def test_replicas_of_a_part_that_were_never_equal() -> None:

@@ -88,7 +88,7 @@ def drop_pairs(found: list[Found]) -> list[Found]:
     """Leave out what the other ranks make as well, below the opposite question elsewhere in the function.
 
     ``if rank != 0: barrier()``, work, ``if rank == 0: barrier()`` lets rank 0 go first. Of what the
-    members of a list do, only that they make a group is told.
+    members of a list do, only the making of a group is kept.
     """
     kept: dict[int, Found] = {}
     alike: dict[tuple[object, str], list[Found]] = {}

@@ -63,7 +63,7 @@ def narrow(difference: Difference, held: RankSet, found: Sequence[Difference]) -
 def settle_cycle(
     found: Sequence[Difference], groups: Sequence[GroupCalls], essences: Essences
 ) -> list[Difference]:
-    """Name who left out a line that others passed, where ranks wait for each other in two groups; else blame nobody.
+    """Name who left out a line that others passed, where ranks wait for each other in two groups; else no rank.
 
     Of two ranks that wait for each other one has changed the order of its calls, or left one out. Where each further
     rank that came to the one call has made the other one before, at the same line in a group of its own, the rank

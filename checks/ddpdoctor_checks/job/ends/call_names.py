@@ -10,7 +10,7 @@ from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 
 
 def find_odd(group: Group, diagnosis: Diagnosis) -> RankSet:
-    """Return the ranks whose call differs from that of more than half of the world; none where nobody knows."""
+    """Return the ranks whose call differs from that of more than half of the world; none where that is not known."""
     calls: dict[str, set[int]] = {}
     for failure in group.failures:
         groups = failure.groups

@@ -37,6 +37,7 @@ def main():
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step()
             optimizer.zero_grad()
+    print("all steps made")
     dist.destroy_process_group()
 
 

@@ -42,6 +42,7 @@ def main():
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), 0.5, total, foreach=False)
         optimizer.step()
         optimizer.zero_grad()
+    print("all steps made")
     dist.destroy_process_group()
 
 

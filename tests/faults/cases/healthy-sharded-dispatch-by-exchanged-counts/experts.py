@@ -50,6 +50,7 @@ def main():
         for p in shared:
             dist.all_reduce(p.grad)
         optimizer.step()
+    print("all steps made")
     dist.destroy_process_group()
 
 

@@ -40,4 +40,5 @@ for step in range(1, 11):
     write(step, model)
     if step == 5:
         log_norms(model, step)
+print("all steps made")
 dist.destroy_process_group()

@@ -52,6 +52,7 @@ def main():
     stage = Stage(dist.get_rank(), dist.get_world_size(), 8)
     for _ in range(5):
         stage.run(args.batch, args.micro)
+    print("all steps made")
     dist.destroy_process_group()
 
 

@@ -29,6 +29,7 @@ def main():
         (loss * world / total).backward()  # FSDP divides by the number of ranks
         optimizer.step()
         optimizer.zero_grad()
+    print("all steps made")
     dist.destroy_process_group()
 
 

@@ -32,6 +32,7 @@ def main():
         dist.all_gather_into_tensor(whole, own.detach())
         vector_to_parameters(whole, net.parameters())
         net.zero_grad()
+    print("all steps made")
     dist.destroy_process_group()
 
 
