@@ -287,7 +287,7 @@ def _see_forwards(owner: Any) -> None:
         journal.trouble("patch", f"{owner.__name__} has no _check_sync_bufs_pre_fwd and _post_fwd")
         return
     begun: dict[int, int] = {}
-    begin, end, frame_of = ring.begin_forward, ring.end_other, sys._getframe
+    number_of, begin, end, frame_of = ddp.number, ring.begin_forward, ring.end_other, sys._getframe
     is_training, note, is_due = sys.modules["torch"].is_grad_enabled, ddp.note_forward, batches.is_due
     looks, enter = budget.level != budget.OFF, stopwatch.enter
     seen_enough = batches.seen_enough
@@ -299,9 +299,8 @@ def _see_forwards(owner: Any) -> None:
     def _check_sync_bufs_pre_fwd(self: Any) -> Any:
         syncs = real_pre(self)
         try:
-            entry = ddp.latest
-            number = entry.number if entry is not None and entry.wrapper() is self else ddp.number(self)
-            reduces = bool(self.require_backward_grad_sync)  # not within no_sync
+            number = number_of(self)
+            reduces = bool(getattr(self, "require_backward_grad_sync", True))  # not within no_sync
             frame: FrameType | None
             try:
                 # Behind the door are _call_impl, forward and _pre_forward, whose frames Python would have to make for
@@ -332,11 +331,8 @@ def _see_forwards(owner: Any) -> None:
 
     def _check_sync_bufs_post_fwd(self: Any) -> Any:
         try:
-            entry = ddp.latest
-            number = entry.number if entry is not None and entry.wrapper() is self else ddp.number(self)
-            if number in begun:
-                end(begun[number])
-                begun[number] = 0
+            number = number_of(self)
+            end(begun.pop(number, 0))
             if ddp.inside:
                 ddp.inside -= 1
             if looks and self.find_unused_parameters and not self.static_graph:

@@ -44,10 +44,10 @@ def install(module: ModuleType) -> None:
 
 
 def _make_tools() -> dict[str, Any]:
-    """Return what the texts below call: each guards itself, or is taken out where it raises."""
+    """Return what the texts below call, each taken out where it raises."""
     return {
-        "begin": ring.begin,
-        "end": ring.end,
+        "begin": wrapping.guard(ring.begin, 0, ring.give_up),
+        "end": wrapping.guard(ring.end, None, ring.give_up),
         "failed": wrapping.guard(ring.failed, None, ring.give_up),
         "took": wrapping.guard(works.took),
         "Counting": _Counting,
@@ -221,7 +221,7 @@ def watch_undecorated(module: ModuleType) -> None:
     calling = ring.calling
 
     def _rank_not_in_group(group: Any) -> Any:
-        if calling.depth:  # a part of a call that is written down already
+        if getattr(calling, "depth", 0):  # a part of a call that is written down already
             calling.token = 0
             return real(group)
         spec = find(frame_of(1).f_code)

@@ -7,7 +7,7 @@ import sys
 import time
 from _thread import get_ident
 
-from ..core import budget, journal, process
+from ..core import journal, process
 from . import groups, sites
 
 TYPE_CHECKING = False
@@ -27,18 +27,16 @@ REDUCTIONS = 64
 """Reductions whose names are remembered; those with a factor (PREMUL_SUM) are made anew for each call."""
 
 _WORD = 0xFFFFFFFFFFFFFFFF
-_COUNT = wire.COUNT_AT // 8
 
 
 class Ring:
     """The mapped file of this process and what its numbers mean."""
 
-    def __init__(self, view: Any, pack: Any, unpack: Any) -> None:
+    def __init__(self, view: Any, pack: Any, pack_number: Any, unpack: Any) -> None:
         self.view = view
-        self.words = memoryview(view).cast("Q")
-        """The same bytes by eight, in the order of this machine: to put a number there calls nothing."""
         self.unpack = unpack
         self.pack = pack
+        self.pack_number = pack_number
         self.count = 0
         self.public = 0
         self.elements = 0
@@ -46,8 +44,6 @@ class Ring:
         """Number of a group -> elements since a backward began, but for those that backwards themselves carry."""
         self.exchanged = 0
         self.signatures: dict[object, int] = {}
-        self.lone: dict[object, tuple[int, int, int, tuple[object, ...]]] = {}
-        """Calls with a tensor and nothing else, which most are -> elements, signature, group, and kind of ordinal."""
         self.sites = sites.Sites()
         self.groups = groups.Groups()
         self.ordinals: dict[object, int] = {}
@@ -55,29 +51,15 @@ class Ring:
         self.reduction: tuple[object, str] = (None, "")
         """The one that was named last."""
         core: Any = sys.modules["torch._C"]
-        self.in_backward: Any = None
-        """Gives the number of the backward that the calling thread is in, below 0 where it is in none."""
-        if budget.level != budget.OFF:
-            self.in_backward = getattr(core, "_current_graph_task_id", _give_zero)
         self.tensor = sys.modules["torch"].Tensor
         self.count_modes = getattr(core, "_len_torch_function_stack", _give_one)
         self.unseen = core.DisableTorchFunction
         """Turns off what modes and subclasses see of attributes; nothing is computed there."""
 
-    def close(self) -> None:
-        """Give the mapping back."""
-        self.words.release()
-        self.view.close()
-
 
 def _give_one() -> int:
     """Stand in for what this torch cannot count."""
     return 1
-
-
-def _give_zero() -> int:
-    """Stand in where this torch does not tell: what a backward calls itself cannot be told apart."""
-    return 0
 
 
 def name_reduction(ring: Ring, reduction: Any) -> str:
@@ -104,7 +86,7 @@ def append(
         ring.view, place, number, time.monotonic_ns(), 0, ordinal, signature, site, group,
         peer, tag, flags, get_ident() & _WORD,
     )  # fmt: skip
-    ring.words[_COUNT] = number
+    ring.pack_number(ring.view, wire.COUNT_AT, number)
     return place
 
 
@@ -113,8 +95,6 @@ def open_ring() -> Ring:
     import mmap
     import struct
 
-    if sys.byteorder != "little":
-        raise ValueError("numbers are written as a little-endian machine has them")
     ticks, _ = journal.read_ticks("self")
     path = os.path.join(journal.folder(), f"{os.getpid()}-{ticks}.ring")
     size = wire.HEADER + CAPACITY * wire.RECORD
@@ -129,6 +109,7 @@ def open_ring() -> Ring:
     return Ring(
         view,
         struct.Struct(wire.RECORD_FORMAT).pack_into,
+        struct.Struct("<Q").pack_into,
         struct.Struct(wire.RECORD_FORMAT[:8]).unpack_from,
     )
 

@@ -13,7 +13,7 @@ from _thread import _local
 
 from ..core import budget, frames, journal, lifetime, stopwatch
 from . import groups
-from .mapped import INTERNED, append, intern_signature, name_reduction, open_ring
+from .mapped import append, intern_signature, name_reduction, open_ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,18 +32,10 @@ else:
 _MADE = (wire.INIT, wire.WRAP)
 
 
-class _Calling(_local):
-    """What each thread is in, of public functions."""
-
-    depth = 0
-    """How many public functions it is in, one called by the other."""
-    token = 0
-    """What `take_token` gives."""
-
-
-current: Ring | None = None
+_ring: Ring | None = None
 _failed = False
-calling = _Calling()
+calling: Any = _local()
+"""Of this thread: how deep it is in calls that are written down, ``depth``; what `take_token` gives, ``token``."""
 settle: Callable[[int, int], object] | None = None
 """Told of each barrier that is waited for: its number and its group."""
 gathers: Callable[[str, Any, Any, FrameType | None], object] | None = None
@@ -54,7 +46,7 @@ def note_beginning(spec: Spec, frame: FrameType) -> None:
     """Write down a call of a function of which only the beginning is seen, from its own frame."""
     try:
         calling.token = 0
-        if calling.depth:
+        if getattr(calling, "depth", 0):
             return  # Part of a call that is written down already.
         seen = frame.f_locals
         calling.token = _write(spec, (), seen, wire.END_UNKNOWN, frame.f_back)
@@ -65,101 +57,71 @@ def note_beginning(spec: Spec, frame: FrameType) -> None:
 
 def take_token() -> int:
     """Return what `end` would want for the call whose beginning this thread saw last; 0 where there is none."""
-    token, calling.token = calling.token, 0
+    token: int = getattr(calling, "token", 0)
+    calling.token = 0
     return token
 
 
 def begin(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Write down that a public function is about to be called; called by the decorator, and guards itself.
+    """Write down that a public function is about to be called.
 
     Returns:
         What `end` wants.
     """
-    depth = calling.depth
+    depth = getattr(calling, "depth", 0)
     calling.depth = depth + 1
     if depth:
         return 0
     try:
-        ring, frame = current or _open(), sys._getframe(2)
-        if ring is None:
-            return 0
-        if not spec.lone or kwargs or len(args) != 1:
-            return _write(spec, args, kwargs, 0, frame)
-        tensor: Any = args[0]
-        if type(tensor) is not ring.tensor or ring.count_modes():
-            return _write(spec, args, kwargs, 0, frame)
-        # What such a call is was told before, mostly: as few functions as there can be, in each step of each job.
-        key = (spec, tensor.shape, tensor.dtype, tensor.device)
-        known = ring.lone.get(key)
-        if known is None:
-            token = _write(spec, args, kwargs, 0, frame)
-            _remember_lone(ring, key, token, tensor.numel())
-            return token
-        elements, signature, group, kind = known
-        ring.public += 1
-        ring.elements += elements
-        ordinal = ring.ordinals[kind] = ring.ordinals[kind] + 1
-        token = append(ring, ordinal, signature, ring.sites.find(frame), group, -1, 0, 0)
-        if ring.in_backward is not None:
-            _carry(ring, group, elements, 0)
-        return token
+        return _write(spec, args, kwargs, 0, sys._getframe(3))  # behind `wrapping.guard` and the decorator
     except Exception as error:
         give_up()
         journal.failed("calls", error)
         return 0
 
 
-def _remember_lone(ring: Ring, key: tuple[object, ...], token: int, elements: int) -> None:
-    """Remember what a call with a tensor and nothing else was, which has just been written down."""
-    _, _, _, _, signature, _, group = ring.unpack(ring.view, token)
-    if token and signature and group and len(ring.lone) < INTERNED:
-        ring.lone[key] = elements, signature, group, (group,)
-
-
-def _carry(ring: Ring, group: int, elements: int, flags: int) -> None:
-    """Count what a collective carries, and begin to time it."""
-    if ring.in_backward() < 0:
-        ring.carried[group] = ring.carried.get(group, 0) + elements
-    if stopwatch.state.thread > 0 and ring.groups.count_members(group) >= budget.ranks:
-        stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
-
-
 def give_up() -> None:
     """Write no more calls down, and say that these are not all: no reader may take what is missing for not made."""
-    global current, _failed
-    ring, current, _failed = current, None, True
+    global _ring, _failed
+    ring, _ring, _failed = _ring, None, True
     if ring is not None:
         ring.view[: len(wire.BLIND)] = wire.BLIND
 
 
+def begin_round() -> None:
+    """A backward begins: what collectives carry from its end on is gradients, until the optimizer steps."""
+    global _in_backward
+    ring = _ring
+    if ring is not None:
+        ring.carried.clear()
+        if _in_backward is _give_less:
+            core: Any = sys.modules.get("torch._C")
+            _in_backward = getattr(core, "_current_graph_task_id", _give_zero)
+
+
 def list_carried() -> list[tuple[int, int]]:
     """Return the groups whose collectives were called since a backward began, and the elements that they carried."""
-    return list(current.carried.items()) if current is not None else []
+    return list(_ring.carried.items()) if _ring is not None else []
 
 
 def list_members(group: int) -> tuple[int, ...]:
     """Return the ranks of a group, by its number; none where they are not known."""
-    return current.groups.members(group) if current is not None else ()
+    return _ring.groups.members(group) if _ring is not None else ()
 
 
 def end(token: int) -> None:
     """Write down that the call that `begin` gave this for has returned or raised."""
     calling.depth -= 1
-    ring = current
-    if not token or ring is None:
-        return
-    try:
-        ring.words[(token + wire.END_AT) // 8] = time.monotonic_ns()
+    ring = _ring
+    if token and ring is not None:
+        ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
         if stopwatch.state.calling >= 0:
             stopwatch.end_call()
-    except Exception as error:
-        give_up()
-        journal.failed("calls", error)
 
 
 def failed(token: int) -> None:
     """Write down that the call that `begin` gave this for has raised: whether it took part is not known."""
-    ring = current
+    ring = _ring
     if token and ring is not None:
         ring.view[token + wire.FLAGS_AT] |= wire.RAISED
 
@@ -182,17 +144,17 @@ def begin_other(op: str, index: int, frame: FrameType | None, **more: object) ->
 def begin_forward(index: int, syncs: bool, reduces: bool, frame: FrameType | None) -> int:
     """Do the same for a forward of DistributedDataParallel: it broadcasts buffers; its backward reduces."""
     key = (wire.FORWARD, index, syncs, reduces)
-    ring = current
+    ring = _ring
     signature = ring.signatures.get(key) if ring is not None else None
     if ring is None or signature is None:
         return _begin_other(key, frame, None)
     place = key[:2]
-    ordinal = ring.ordinals[place] = ring.ordinals[place] + 1
+    ordinal = ring.ordinals[place] = ring.ordinals.get(place, 0) + 1
     return append(ring, ordinal, signature, ring.sites.find(frame), 0, -1, 0, wire.OTHER)
 
 
 def _begin_other(key: tuple[object, ...], frame: FrameType | None, more: dict[str, object] | None) -> int:
-    ring = current or _open()
+    ring = _ring or _open()
     if ring is None:
         return 0
     signature = ring.signatures.get(key)
@@ -207,33 +169,32 @@ def _begin_other(key: tuple[object, ...], frame: FrameType | None, more: dict[st
 
 def end_other(token: int) -> None:
     """Write down that it has ended."""
-    ring = current
+    ring = _ring
     if token and ring is not None:
-        ring.words[(token + wire.END_AT) // 8] = time.monotonic_ns()
+        ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
 
 
 def forget_groups() -> None:
     """The default group was made or destroyed: names of groups mean others from now on."""
-    ring = current
+    ring = _ring
     if ring is not None:
         ring.groups.forget()
-        ring.lone.clear()
 
 
 @lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child has a ring of its own, once it calls something."""
-    global current, _failed
-    ring, current, _failed = current, None, False
+    global _ring, _failed
+    ring, _ring, _failed = _ring, None, False
     frames.after_fork()
     if ring is not None:
-        ring.close()  # The child's mapping only.
+        ring.view.close()  # The child's mapping only.
 
 
 def _write(
     spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int, frame: FrameType | None
 ) -> int:
-    ring = current or _open()
+    ring = _ring or _open()
     if ring is None:
         return 0
     ring.public += 1
@@ -289,8 +250,10 @@ def _write(
     token = append(ring, ordinal, signature, ring.sites.find(frame), group, peer, tag, flags)
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
-    if ring.in_backward is not None and not spec.two_sided:
-        _carry(ring, group, elements, flags)
+    if not spec.two_sided and _in_backward() < 0:
+        ring.carried[group] = ring.carried.get(group, 0) + elements
+    if stopwatch.state.thread > 0 and not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
+        stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
     if spec.settles and settle is not None and not flags & wire.ASYNC:
         settle(ring.count, group)
     return token
@@ -313,12 +276,12 @@ def _describe_given(
 
 def count() -> int:
     """Return how many calls have been written down."""
-    return current.count if current is not None else 0
+    return _ring.count if _ring is not None else 0
 
 
 def read_record(token: int) -> tuple[int, int, int, int]:
     """Return number, signature, call site and group of a call that `begin` gave this for."""
-    ring = current
+    ring = _ring
     if ring is None:
         return 0, 0, 0, 0
     number, _, _, _, signature, site, group = ring.unpack(ring.view, token)
@@ -327,7 +290,7 @@ def read_record(token: int) -> tuple[int, int, int, int]:
 
 def describe_signature(number: int) -> tuple[str, str | None]:
     """Return operation and device of a signature; no words where it has no number."""
-    for key, known in current.signatures.items() if current is not None else ():
+    for key, known in _ring.signatures.items() if _ring is not None else ():
         if known == number and isinstance(key, tuple) and len(key) > 3:
             return str(key[0]), getattr(key[3], "type", None)
     return "", None
@@ -335,7 +298,20 @@ def describe_signature(number: int) -> tuple[str, str | None]:
 
 def name_group(number: int) -> str | None:
     """Return torch's name of a group."""
-    return current.groups.name(number) if current is not None else None
+    return _ring.groups.name(number) if _ring is not None else None
+
+
+def _give_less() -> int:
+    """Stand in for `torch._C._current_graph_task_id` until a backward was seen."""
+    return -1
+
+
+def _give_zero() -> int:
+    """Stand in for it where this torch has none: it cannot be told what a backward calls itself."""
+    return 0
+
+
+_in_backward: Any = _give_less
 
 
 def _count(given: Any) -> int:
@@ -363,18 +339,18 @@ def _write_maker(ring: Ring, name: str, given: dict[Any, Any], frame: FrameType 
 
 def _open() -> Ring | None:
     """Begin to write calls down, where this process has a journal."""
-    global current, _failed
+    global _ring, _failed
     if _failed or not journal.folder():
         return None
     _failed = True  # Once; a thread that comes meanwhile goes without.
     try:
         ring = open_ring()
         frames.begin()
-        current = ring
+        _ring = ring
     except (OSError, ValueError, ImportError, AttributeError) as error:
         journal.trouble("calls", error)
         return None
-    return current
+    return _ring
 
 
 def _describe_signature(key: tuple[Any, ...]) -> events.Signature:
@@ -390,18 +366,18 @@ def _describe_signature(key: tuple[Any, ...]) -> events.Signature:
 
 def is_watching() -> bool:
     """Whether this process has begun to make a process group."""
-    return current is not None
+    return _ring is not None
 
 
 def count_public() -> tuple[int, int]:
     """Return how many public functions of torch.distributed were called, and the elements that collectives carried."""
-    ring = current
+    ring = _ring
     return (ring.public, ring.elements) if ring is not None else (0, 0)
 
 
 def count_meetings() -> tuple[int, int]:
     """Return how many synchronization points this rank has passed: public functions; groups and wrappers made."""
-    ring = current
+    ring = _ring
     if ring is None:
         return 0, 0
     made = (count for key, count in list(ring.ordinals.items()) if isinstance(key, tuple) and key[0] in _MADE)
@@ -410,4 +386,4 @@ def count_meetings() -> tuple[int, int]:
 
 def count_elements() -> tuple[int, int]:
     """Return how many elements of tensors they were given: collectives, and sends and receives."""
-    return (current.elements, current.exchanged) if current is not None else (0, 0)
+    return (_ring.elements, _ring.exchanged) if _ring is not None else (0, 0)

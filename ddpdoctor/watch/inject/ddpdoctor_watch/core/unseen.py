@@ -14,19 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-
-class _Inside(_local):
-    """Whether each thread is behind the door."""
-
-    value = False
-    """Whether it is behind the door."""
-    plain = False
-    """Whether recording is off for a function that is around what is behind the door."""
-    callback: Any = None
-    """The compiler's, of what runs before the door."""
-
-
-inside = _Inside()
+_inside: Any = _local()
 _tools: tuple[Any, ...] = ()
 """Torch's own tools, in this order: what turns modes of functions off; what turns modes below them off; what counts the
 latter; what turns recording off and on; what reads and what sets the compiler's callback; what counts modes of
@@ -41,14 +29,14 @@ def behind(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def wrapper(*args: Any) -> Any:
         tools = _tools or _find_tools()
-        if not tools or inside.value:
+        if not tools or getattr(_inside, "value", False):
             return function(*args)
         functions_off, modes_off, count_modes, record, read_callback, set_callback, _ = tools
         callback = read_callback()
         if callback is not None:
             set_callback(None)  # else the compiler takes each function that runs below a compiled one
         try:
-            inside.value, inside.callback = True, callback
+            _inside.value, _inside.callback = True, callback
             record(False)
             with functions_off():
                 if not count_modes():
@@ -56,19 +44,39 @@ def behind(function: Callable[..., Any]) -> Callable[..., Any]:
                 with modes_off():
                     return function(*args)
         finally:
-            inside.value = False
-            record(not inside.plain)
+            _inside.value = False
+            record(not getattr(_inside, "plain", False))
             if callback is not None:
                 set_callback(callback)
 
     return wrapper
 
 
-def find_record() -> Any:
-    """Return what turns recording off and on, where that is all there is to hide from; None where it is not.
+def behind_plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Do as `behind` does, for less, of a function that asks nothing of subclasses of tensors.
 
-    It is not where a mode or a compiler is at work.
+    Where no mode and no compiler is at work, recording is all that is to be turned off.
     """
+    hidden = behind(function)
+
+    def wrapper(*args: Any) -> Any:
+        tools = _tools
+        if not tools or tools[2]() or tools[6]() or tools[4]() is not None:  # as `find_record` asks
+            return hidden(*args)
+        record = tools[3]
+        record(False)
+        try:
+            _inside.plain = True  # what is `behind` in it does not turn recording on
+            return function(*args)
+        finally:
+            _inside.plain = False
+            record(True)
+
+    return wrapper
+
+
+def find_record() -> Any:
+    """Return what turns recording off and on, where that is all there is to hide from; None where it is not."""
     tools = _tools
     if not tools or tools[2]() or tools[6]() or tools[4]() is not None:
         return None
@@ -78,7 +86,7 @@ def find_record() -> Any:
 def is_compiled() -> bool:
     """Whether what the program runs now is below a frame that torch.compile has compiled, or is to."""
     tools = _tools or _find_tools()
-    return bool(inside.callback if inside.value else tools and tools[4]())
+    return bool(_inside.callback if getattr(_inside, "value", False) else tools and tools[4]())
 
 
 def _find_tools() -> tuple[Any, ...]:

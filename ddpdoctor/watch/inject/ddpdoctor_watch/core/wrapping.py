@@ -10,7 +10,7 @@ from .replacing import leave_uncompiled, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType
+    from types import CodeType
     from typing import Any
 
 
@@ -41,7 +41,7 @@ def guard(function: Callable[..., Any], otherwise: Any = None, lost: Any = None)
     return guarded
 
 
-def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
+def wrap(owner: Any, name: str, before: Any = None, after: Any = None, plain: bool = False) -> None:
     """Call functions of ours when one of torch's is called, best one that does not raise: ours is in its traceback.
 
     Args:
@@ -49,14 +49,16 @@ def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
         name: Of it.
         before: Called before it with None, the caller's frame and the arguments by position.
         after: Called after it, with its result instead of None.
+        plain: They ask nothing of subclasses of tensors, and are called in each step.
     """
     real = getattr(owner, name, None)
     if real is None:
         journal.trouble("patch", f"{getattr(owner, '__name__', owner)} has no {name}")
         return
 
-    see_before = unseen.behind(before) if before is not None else None
-    see_after = unseen.behind(after) if after is not None else None
+    hide = unseen.behind_plain if plain else unseen.behind
+    see_before = hide(before) if before is not None else None
+    see_after = hide(after) if after is not None else None
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         nonlocal see_before, see_after
@@ -74,51 +76,6 @@ def wrap(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
                 see_after = None
                 journal.failed(name, error)
         return result
-
-    skip_code(wrapper.__code__)
-    replace(owner, name, wrapper)
-
-
-def wrap_plain(owner: Any, name: str, before: Callable[[FrameType, tuple[Any, ...]], None]) -> None:
-    """Do as `wrap` does, for less, of what is called in each step.
-
-    Args:
-        owner: Its module or class.
-        name: The function's name in it.
-        before: Called before it with the caller's frame and the arguments by position; asks nothing of subclasses of
-            tensors.
-    """
-    real = getattr(owner, name, None)
-    if real is None:
-        journal.trouble("patch", f"{getattr(owner, '__name__', owner)} has no {name}")
-        return
-    hidden, inside, find_record, frame_of = (
-        unseen.behind(before),
-        unseen.inside,
-        unseen.find_record,
-        sys._getframe,
-    )
-    held: Any = before
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        nonlocal held
-        if held is not None:
-            try:
-                record = find_record()
-                if record is None:
-                    hidden(frame_of(1), args)
-                else:
-                    record(False)
-                    try:
-                        inside.plain = True  # what is `behind` in it does not turn recording on
-                        before(frame_of(1), args)
-                    finally:
-                        inside.plain = False
-                        record(True)
-            except Exception as error:
-                held = None
-                journal.failed(name, error)
-        return real(*args, **kwargs)
 
     skip_code(wrapper.__code__)
     replace(owner, name, wrapper)

@@ -43,11 +43,10 @@ class _Wrapped:
         self.current: set[int] = set()
 
 
-entries: list[_Wrapped] = []
-"""What is remembered of wrappers, those included that are gone."""
+_wrapped: list[_Wrapped] = []
 _by_id: dict[int, _Wrapped] = {}
-latest: _Wrapped | None = None
-"""The one that `number` was asked for last."""
+_latest: _Wrapped | None = None
+"""The one that was asked for last."""
 _count = 0
 forwards: dict[int, tuple[int, int, int]] = {}
 """Number of a wrapper -> its forwards in training whose backward reduces, those whose backward does not, and of
@@ -62,12 +61,12 @@ reducing = False
 def remember(wrapper: Any, parameters: list[Any], frames: list[list[object]]) -> None:
     """Remember a wrapper and its parameters in the reducer's order, which is that of the indices in its errors."""
     global _count
-    entries[:] = [entry for entry in entries if entry.wrapper() not in (None, wrapper)][-_WRAPPERS + 1 :]
+    _wrapped[:] = [entry for entry in _wrapped if entry.wrapper() not in (None, wrapper)][-_WRAPPERS + 1 :]
     _count += 1
-    entries.append(_Wrapped(wrapper, list(parameters), _count))
-    entries[-1].frames = frames
+    _wrapped.append(_Wrapped(wrapper, list(parameters), _count))
+    _wrapped[-1].frames = frames
     _by_id.clear()
-    _by_id.update((id(entry.wrapper()), entry) for entry in entries)
+    _by_id.update((id(entry.wrapper()), entry) for entry in _wrapped)
 
 
 def count_forwards(number: int) -> tuple[int, int, int]:
@@ -84,9 +83,14 @@ def note_forward(number: int, reduces: bool) -> int:
     return synced
 
 
+def list_entries() -> list[_Wrapped]:
+    """Return what is remembered of wrappers, those included that are gone."""
+    return _wrapped
+
+
 def list_wrappers() -> list[tuple[int, Any]]:
     """Return the living wrappers and their numbers."""
-    found = [(entry.number, entry.wrapper()) for entry in entries]
+    found = [(entry.number, entry.wrapper()) for entry in _wrapped]
     return [(number, wrapper) for number, wrapper in found if wrapper is not None]
 
 
@@ -94,7 +98,7 @@ def list_parameters() -> tuple[set[int], set[int]]:
     """Return the ids of the parameters that living wrappers reduce, and of those that they were told to leave alone."""
     reduced: set[int] = set()
     left: set[int] = set()
-    for entry in entries:
+    for entry in _wrapped:
         wrapper = entry.wrapper()
         if wrapper is None:
             continue
@@ -145,20 +149,20 @@ def is_compiling() -> bool:
 
 def number(wrapper: Any) -> int:
     """Return the how-manyth of this process's wrappers it is, from 1; 0 where it is not known."""
-    global latest
-    entry = latest
+    global _latest
+    entry = _latest
     if entry is not None and entry.wrapper() is wrapper:
         return entry.number
     entry = _by_id.get(id(wrapper))
     if entry is None or entry.wrapper() is not wrapper:
         return 0
-    latest = entry
+    _latest = entry
     return entry.number
 
 
 def watch_forwards(wrapper: Any) -> None:
     """Note for the first few forwards which modules ran; what torch.compile has compiled is not called."""
-    for entry in entries:
+    for entry in _wrapped:
         if entry.wrapper() is wrapper:
             if _compiles(wrapper):
                 return
@@ -172,13 +176,13 @@ def note(message: str, value: BaseException) -> None:
         message: Text of the error.
         value: The error; its traceback may hold the wrapper.
     """
-    living = [entry for entry in entries if entry.wrapper() is not None]
-    raised = [entry for entry in living if _holds(value, entry.wrapper())]
-    for entry in raised or living:
+    entries = [entry for entry in _wrapped if entry.wrapper() is not None]
+    raised = [entry for entry in entries if _holds(value, entry.wrapper())]
+    for entry in raised or entries:
         wrapper = entry.wrapper()
         if wrapper is not None:
             journal.write(
-                "ddp", {**_describe(wrapper, entry, message), "certain": len(raised or living) == 1}
+                "ddp", {**_describe(wrapper, entry, message), "certain": len(raised or entries) == 1}
             )
 
 
@@ -248,7 +252,7 @@ def _holds(value: BaseException, wrapper: Any) -> bool:
 
 def _note_forward(module: Any, _: FrameType) -> None:
     watching = False
-    for entry in entries:
+    for entry in _wrapped:
         if entry.watching:
             if entry.wrapper() is module:
                 entry.calls += 1

@@ -43,51 +43,51 @@ class _State:
         self.bypassed: dict[int, dict[str, object]] = {}
 
 
-state = _State()
+_state = _State()
 
 
 def open_window(number: int) -> None:
     """See which modules run until the step that is looked at, or whoever else wants to see them has seen enough."""
     if budget.level in (budget.OFF, budget.LIGHT) or ddp.is_compiling():
         return
-    others = bool(state.wanted)
-    state.wanted.add(number)
+    others = bool(_state.wanted)
+    _state.wanted.add(number)
     if number == EVALUATION and others:
         return  # what they have seen so far is to stay
-    state.ran.clear()
-    state.bypassed.clear()
-    state.owners = {id(module): -1 for root in list_roots() for _, module in tree.list_modules(root)}
+    _state.ran.clear()
+    _state.bypassed.clear()
+    _state.owners = {id(module): -1 for root in list_roots() for _, module in tree.list_modules(root)}
     for number, wrapper in ddp.list_wrappers():
         for _, module in tree.list_modules(tree.find_model(wrapper)):
-            state.owners[id(module)] = number
+            _state.owners[id(module)] = number
     if not running.listen(_note_module):
-        state.wanted.clear()
+        _state.wanted.clear()
         budget.abstain("module calls can no longer be observed")
 
 
 def is_open() -> bool:
     """Whether anybody wants to see modules."""
-    return bool(state.wanted)
+    return bool(_state.wanted)
 
 
 def close_window(number: int) -> None:
     """Look at modules no longer, where nobody else wants to."""
-    state.wanted.discard(number)
-    state.wanted.discard(START)
-    if not state.wanted:
+    _state.wanted.discard(number)
+    _state.wanted.discard(START)
+    if not _state.wanted:
         running.stop(_note_module)
 
 
 @lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
-    global state
-    state = _State()
+    global _state
+    _state = _State()
 
 
 def list_roots() -> list[Any]:
     """Return the living models that were seen to run without a wrapper."""
-    found = [ref() for ref in state.roots]
+    found = [ref() for ref in _state.roots]
     return [each for each in found if each is not None]
 
 
@@ -101,9 +101,9 @@ def list_companions(owned: set[int]) -> list[tuple[int, Any, Any]]:
         Number, model, and frames of its first call.
     """
     found = []
-    for place, (ref, entry) in enumerate(zip(state.roots, state.entries)):
+    for place, (ref, entry) in enumerate(zip(_state.roots, _state.entries)):
         model = ref()
-        if model is None or id(model) not in state.ran:
+        if model is None or id(model) not in _state.ran:
             continue
         parameters = tree.list_parameters(model)
         if parameters and not any(id(each) in owned for _, each in parameters):
@@ -113,7 +113,7 @@ def list_companions(owned: set[int]) -> list[tuple[int, Any, Any]]:
 
 def has_seen() -> bool:
     """Whether modules ran since the window was opened, and were seen to."""
-    return bool(state.ran) and not ddp.is_compiling()
+    return bool(_state.ran) and not ddp.is_compiling()
 
 
 def list_idle(parameters: list[Any]) -> list[int]:
@@ -126,32 +126,32 @@ def list_idle(parameters: list[Any]) -> list[int]:
     return [
         place
         for place, each in enumerate(parameters)
-        if id(each) in owner_of and owner_of[id(each)] not in state.ran
+        if id(each) in owner_of and owner_of[id(each)] not in _state.ran
     ]
 
 
 def explain_bypass(number: int) -> dict[str, object] | None:
     """Return which part of a wrapped model ran in training outside of the wrapper's forward, and where from."""
-    return state.bypassed.get(number)
+    return _state.bypassed.get(number)
 
 
 def leave_compiled() -> None:
     """Look at modules no longer where torch.compile is in use: what is compiled is not called."""
-    if state.wanted and ddp.is_compiling():
+    if _state.wanted and ddp.is_compiling():
         _leave()
 
 
 def _leave() -> None:
     budget.abstain("torch.compile: modules are not sampled")
-    for number in list(state.wanted):
+    for number in list(_state.wanted):
         close_window(number)
 
 
 def _note_module(module: Any, frame: FrameType) -> None:
-    state.ran.add(id(module))
+    _state.ran.add(id(module))
     if ddp.inside or ddp.number(module):
         return
-    number = state.owners.get(id(module))
+    number = _state.owners.get(id(module))
     if number is None:
         _meet_root(module, frame)
     elif number < 0:
@@ -170,35 +170,35 @@ def _meet_root(module: Any, frame: FrameType) -> None:
         return
     for number, wrapper in ddp.list_wrappers():
         for _, each in tree.list_modules(tree.find_model(wrapper)):
-            state.owners.setdefault(id(each), number)
-    if id(module) in state.owners:
+            _state.owners.setdefault(id(each), number)
+    if id(module) in _state.owners:
         _note_module(module, frame)
         return
     for _, each in tree.list_modules(module):
-        state.owners.setdefault(id(each), -1)
-    if len(state.roots) < ROOTS:
-        state.roots.append(weakref.ref(module))
-        state.entries.append(frames.list_own(frame, _FRAMES))
+        _state.owners.setdefault(id(each), -1)
+    if len(_state.roots) < ROOTS:
+        _state.roots.append(weakref.ref(module))
+        _state.entries.append(frames.list_own(frame, _FRAMES))
         _take_batch(module, frame)
 
 
 def _take_batch(module: Any, frame: FrameType) -> None:
     if not (module.training and sys.modules["torch"].is_grad_enabled()):
         return
-    for place, ref in enumerate(state.roots):
+    for place, ref in enumerate(_state.roots):
         if ref() is module and take_batch is not None:
             take_batch(-1 - place, frame)
 
 
 def _note_bypass(number: int, module: Any, frame: FrameType | None) -> None:
     """Remember that a part of a wrapped model ran in training, but not within the wrapper's forward."""
-    if number in state.bypassed:
+    if number in _state.bypassed:
         return
     codes = _list_codes(number)
     outside = frame
     while outside is not None and (outside.f_code in codes or not frames.is_own(outside)):
         outside = outside.f_back
-    state.bypassed[number] = {
+    _state.bypassed[number] = {
         "module": describe.name_type(type(module)),
         "frames": frames.list_own(outside, _FRAMES) or frames.list_own(frame, _FRAMES),
     }

@@ -23,7 +23,7 @@ _stages: dict[tuple[int, int, int], tuple[str, tuple[int, ...]]] = {}
 
 def patch_stage(module: ModuleType) -> None:
     """See the stages of pipelines that run: a schedule clears each before a step, which does not raise."""
-    wrapping.wrap_plain(module._PipelineStageBase, "clear_runtime_states", _note_stage)
+    wrapping.wrap(module._PipelineStageBase, "clear_runtime_states", before=_note_stage, plain=True)
 
 
 @lifetime.at(lifetime.FORKED)
@@ -46,7 +46,7 @@ def list_axes() -> list[tuple[str, str, tuple[int, ...]]]:
     ]
 
 
-def _note_stage(_: FrameType, args: tuple[Any, ...]) -> None:
+def _note_stage(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     stage = args[0]
     group = stage.group
     key = int(stage.stage_index), int(stage.num_stages), id(group)

@@ -61,29 +61,23 @@ def explain_unreadable(tensor: Any) -> str | None:
 
 def explain_busy() -> str | None:
     """Return why nothing may be computed now: the program watches, records or compiles what is computed."""
-    transforms, tracing, cuda, profiled, captures, compiler = _questions or _find_questions()
+    transforms, tracing, cuda_used, profiled, captures, compiles = _questions or _find_questions()
     if transforms() is not None:
         return "the step is transformed by torch.func"
     if tracing() is not None:
         return "torch.jit traces the step"
-    if cuda._initialized and cuda.is_initialized():  # not in a fork of a process that has used it
+    if cuda_used():
         if profiled():  # before what follows, which a profiler of the device would see
             return "a profiler records the device's work"
         if captures():
             return "a CUDA graph is being recorded"
-    if compiler._is_compiling_flag:
+    if compiles():
         return "the step is compiled"
     return None
 
 
 _questions: tuple[Any, ...] = ()
-"""What `explain_busy` asks, which it does in each step: functions of torch's, and modules for their flags."""
-
-
-class _Unset:
-    """Stands in for a module of torch's that lacks a flag."""
-
-    _initialized = _is_compiling_flag = False
+"""Functions of torch's that `explain_busy` asks, which it does in each step."""
 
 
 def _find_questions() -> tuple[Any, ...]:
@@ -94,10 +88,10 @@ def _find_questions() -> tuple[Any, ...]:
     _questions = (
         getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _give_none),
         torch._C._get_tracing_state,
-        cuda if hasattr(cuda, "_initialized") else _Unset,
+        getattr(cuda, "is_initialized", _give_none),
         torch.autograd._profiler_enabled,
         getattr(cuda, "is_current_stream_capturing", _give_none),
-        torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else _Unset,
+        getattr(getattr(torch, "compiler", None), "is_compiling", _give_none),
     )
     return _questions
 

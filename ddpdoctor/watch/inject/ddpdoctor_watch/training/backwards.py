@@ -11,9 +11,9 @@ import sys
 import time
 
 from ..calls import ring
-from ..core import budget, lifetime, progress, stopwatch, unseen, wrapping
+from ..core import budget, lifetime, progress, stopwatch, wrapping
 from ..models import modules, prints
-from . import clocks, finite, gathers, gradients, loaders, losses, places, reference, scaling, syncs
+from . import clocks, finite, gathers, gradients, losses, places, reference, scaling, syncs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def install() -> None:
     global _tensor
     _tensor = sys.modules["torch"].Tensor
     syncs.install()
-    wrapping.wrap_plain(sys.modules.get("torch.autograd"), "_tensor_or_tensors_to_tuple", _note_backward)
+    wrapping.wrap(
+        sys.modules.get("torch.autograd"), "_tensor_or_tensors_to_tuple", before=_note_backward, plain=True
+    )
 
 
 def note_end() -> None:
@@ -52,29 +54,21 @@ def after_fork() -> None:
     _numbers = finite.Finite({"what": "loss"})
 
 
-def _note_backward(frame: FrameType, args: Any) -> None:
+def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
     seen = frame.f_locals
     if "grad_tensors" not in seen:
         return  # not torch.autograd.backward
     rests = stopwatch.state.resting
     if not rests:
         clocks.begin_backward()
-    held = ring.current
-    if held is not None:
-        held.carried.clear()  # what collectives carry from its end on is gradients, until the optimizer steps
-    at, progress.backwards = places.at, progress.backwards + 1
-    if at.place is not loaders.reading:
-        at.place, at.index = loaders.reading, 0
-    at.index += 1
+    ring.begin_round()
+    places.note_backward()
     began = time.monotonic_ns() if not progress.backwards % _EACH else 0
     if _numbers.under_way:
         _numbers.read()
     syncs.note_backward(frame)
     busy = prints.explain_busy() is not None
-    gradients.resting = busy or rests != 0
-    gradients.record = None if gradients.resting else unseen.find_record()
-    if gradients.pending:
-        gradients.choose()
+    gradients.note_backward(busy or rests != 0)
     if not busy:
         given = seen.get("tensors")
         if type(given) is tuple and len(given) == 1:
@@ -82,7 +76,7 @@ def _note_backward(frame: FrameType, args: Any) -> None:
             _look(loss, frame)
             if gathers.state.pending:
                 gathers.look_through(loss)
-            if modules.state.wanted:
+            if modules.is_open():
                 losses.note_backward(loss, frame)
                 scaling.note_backward(loss, frame)
             if reference.enabled:

@@ -140,21 +140,8 @@ def end_step(optimizer: int) -> None:
         optimizer: Its number.
     """
     state, watch = _state, stopwatch.state
-    rested, column = watch.resting, state.column
-    if rested and optimizer == state.closer and column is not None:
-        step = state.steps + 1
-        if not (
-            step % state.each == 0  # from here on another one is chosen
-            or step + 1 == state.chosen
-            or step >= state.next_write
-            or column.count + 1 >= state.width
-            or rested != get_ident()
-        ):
-            # It was not measured, and the next one is not to be either: it is counted, and that is all.
-            state.steps = step
-            column.count += 1
-            state.others = state.reduced = 0
-            return
+    if watch.resting and optimizer == state.closer and _end_unmeasured(state, watch.resting):
+        return
     if optimizer != state.closer:
         state.others += 1
         if state.closer and state.others < _PATIENCE:
@@ -162,6 +149,7 @@ def end_step(optimizer: int) -> None:
             return
         state.closer = optimizer
     state.others = 0
+    rested = watch.resting
     if rested:
         stopwatch.wake()
     if not stopwatch.begin():
@@ -194,6 +182,32 @@ def end_step(optimizer: int) -> None:
     state.reduced = 0
     if step >= _ALL_UP_TO:
         _choose(state, step)
+
+
+def _end_unmeasured(state: _State, thread: int) -> bool:
+    """Note that a step ends which was not measured, where the next one is not to be either.
+
+    Args:
+        state: Ours.
+        thread: The one that makes the steps.
+
+    Returns:
+        False where more is to be done than to count it.
+    """
+    step, column = state.steps + 1, state.column
+    if (
+        step % state.each == 0  # from here on another one is chosen
+        or step + 1 == state.chosen
+        or step >= state.next_write
+        or column is None
+        or column.count + 1 >= state.width
+        or thread != get_ident()
+    ):
+        return False
+    state.steps = step
+    column.count += 1
+    state.others = state.reduced = 0
+    return True
 
 
 def _choose(state: _State, step: int) -> None:

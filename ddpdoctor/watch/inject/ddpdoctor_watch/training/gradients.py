@@ -70,17 +70,17 @@ class _Probe:
     def _look(self, gradients: Any) -> None:
         try:
             gradient = gradients[0]
-            if resting or type(gradient) is not _tensor:
+            if _busy or type(gradient) is not _tensor:
                 return
-            switch = record
-            if switch is None:
+            record = _record
+            if record is None:
                 self._take_unseen(gradient)
                 return
-            switch(False)
+            record(False)
             try:
                 self._take(gradient)
             finally:
-                switch(True)
+                record(True)
         except Exception as error:
             journal.failed("gradients", error)
 
@@ -122,7 +122,7 @@ class _Watched:
     @unseen.behind
     def choose(self, order: list[int]) -> None:
         """Look at gradients that are spread over the order in which they come, the last one among them."""
-        entry = next((each for each in ddp.entries if each.number == self.number), None)
+        entry = next((each for each in ddp.list_entries() if each.number == self.number), None)
         wrapper = self.wrapper()
         if entry is None or wrapper is None:
             return
@@ -140,11 +140,11 @@ class _Watched:
 
 
 _watched: list[_Watched] = []
-pending: list[_Watched] = []
+_pending: list[_Watched] = []
 """Those of which the order of the gradients is not known yet."""
-resting = False
-"""Whether nothing may be computed in this backward, or it is one of those of which nothing is measured."""
-record: Any = None
+_busy = False
+"""Whether nothing may be computed in this backward."""
+_record: Any = None
 """What turns recording off, which is enough in this backward; None where more is to be hidden from."""
 _tensor: Any = None
 _strided: Any = None
@@ -154,7 +154,7 @@ _wide: Any = None
 
 def watch(wrapper: Any) -> None:
     """Look at gradients of a wrapped model from its first forward on, unless torch.compile is in use."""
-    entry = next((each for each in ddp.entries if each.wrapper() is wrapper), None)
+    entry = next((each for each in ddp.list_entries() if each.wrapper() is wrapper), None)
     living = sum(each.wrapper() is not None for each in _watched)
     if budget.level == budget.OFF or living >= WRAPPERS or len(_watched) >= MOST_WRAPPERS:
         return
@@ -166,19 +166,28 @@ def watch(wrapper: Any) -> None:
     watched = _Watched(wrapper, entry.number)
     watched.choose(list(range(len(entry.parameters)))[::-1])  # those of the first layer come last, mostly
     _watched.append(watched)
-    pending.append(watched)
+    _pending.append(watched)
 
 
-def choose() -> None:
-    """Choose by the order of the iteration before, once it is known; called as each backward begins."""
-    for watched in tuple(pending):
+def note_backward(busy: bool) -> None:
+    """Choose by the order of the iteration before, once it is known; called as each backward begins.
+
+    Args:
+        busy: Nothing may be computed in it, or it is one of those of which nothing is measured.
+    """
+    global _busy, _record
+    _busy = busy
+    _record = None if _busy else unseen.find_record()
+    if not _pending:
+        return
+    for watched in tuple(_pending):
         watched.tries += 1
         wrapper = watched.wrapper()
         order = _read_order(wrapper)
         if order:
             watched.choose(order)
         if order or wrapper is None or watched.tries >= TRIES:
-            pending.remove(watched)
+            _pending.remove(watched)
 
 
 def note_end(count: int) -> None:
@@ -196,7 +205,7 @@ def after_fork() -> None:
         for probe in watched.probes.values():
             probe.remove()
     _watched.clear()
-    pending.clear()
+    _pending.clear()
 
 
 def _is_small(parameter: Any) -> bool:

@@ -12,29 +12,31 @@ if TYPE_CHECKING:
 
 _SAMPLES = 16
 
-
-class _At:
-    """Where the last backward pass was; each counts itself here (`backwards`)."""
-
-    def __init__(self) -> None:
-        self.place = (0, 0)
-        """Place and number of the epoch."""
-        self.index = 0
-        """Backward passes in it."""
+_place = (0, 0)
+"""Place and number of the epoch of the last backward pass."""
+_index = 0
+"""Backward passes in it."""
 
 
-at = _At()
+def note_backward() -> None:
+    """Count a backward pass that begins."""
+    global _place, _index
+    progress.backwards += 1
+    place = loaders.reading
+    if place is not _place:
+        _place, _index = place, 0
+    _index += 1
 
 
 def describe() -> training_events.Place:
     """Return the number of the step, and which batch the loader gave last."""
-    place, epoch = at.place
+    place, epoch = _place
     batch, samples = loaders.latest()
     return {
         "step": progress.steps + 1,
         "loader": place,
         "epoch": epoch,
-        "index": batch or at.index,
+        "index": batch or _index,
         "indices": samples[:_SAMPLES],
         "wrappers": sorted(ddp.forwards),
     }
@@ -43,5 +45,5 @@ def describe() -> training_events.Place:
 @lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child has read nothing."""
-    global at
-    at = _At()
+    global _place, _index
+    _place, _index = (0, 0), 0

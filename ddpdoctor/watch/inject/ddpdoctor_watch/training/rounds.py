@@ -38,13 +38,13 @@ class Rounds:
 
     def is_telling(self) -> bool:
         """Whether collectives were called since the last step of which there were 1, 2, 4, 8 … alike."""
-        held = ring.current
-        if held is None or held.public == self.calls:
+        count, carried = ring.count_public()
+        if count == self.calls:
             return False
-        kind = _PARTS * (held.elements - self.carried) // self.elements
+        kind = _PARTS * (carried - self.carried) // self.elements
         if kind > _KINDS:
             kind = _KINDS
-        self.calls, self.carried = held.public, held.elements
+        self.calls, self.carried = count, carried
         seen = self.kinds[kind] = self.kinds.get(kind, 0) + 1
         return not seen & (seen - 1) and seen <= _MOST
 

@@ -63,7 +63,7 @@ def note_backward(loss: Any, frame: FrameType) -> None:
         loss: Whose backward begins.
         frame: Of torch.autograd.backward.
     """
-    if ddp.entries:
+    if ddp.list_entries():
         return
     models = [each for each in modules.list_roots() if _is_sharded(each)]
     node: Any = getattr(loss, "grad_fn", None)

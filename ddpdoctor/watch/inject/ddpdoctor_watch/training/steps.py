@@ -55,7 +55,7 @@ class _State:
 _state = _State()
 _installed = False
 _is_compiling: Any = bool
-"""torch.compiler.is_dynamo_compiling: true to the compiler that goes through a function, and false to the rest."""
+"""torch.compiler.is_compiling: true while the compiler goes through a function, and to it a constant."""
 
 
 def install(ranks: int) -> bool:
@@ -78,8 +78,7 @@ def install(ranks: int) -> bool:
     if before is None or after is None:
         journal.trouble("steps", "torch.optim has no global hooks of steps")
         return False
-    compiler = sys.modules["torch"].compiler
-    _is_compiling = getattr(compiler, "is_dynamo_compiling", getattr(compiler, "is_compiling", bool))
+    _is_compiling = getattr(sys.modules["torch"].compiler, "is_compiling", bool)
     before(before_step)
     after(after_step)
     modules.open_window(modules.START)
@@ -154,7 +153,7 @@ def _end_step(optimizer: Any) -> None:
             modules.open_window(entry.number)
         elif looked:
             modules.close_window(entry.number)
-        elif not modules.state.wanted:
+        elif not modules.is_open():
             return
         modules.close_window(modules.EVALUATION)
         stopwatch.skip()

@@ -73,20 +73,14 @@ def note_backward(frame: FrameType) -> None:
     """Count a backward that adds to gradients that are there, and see one that no_sync encloses but not its forward."""
     if _state.sharded is not None:
         _ask_sharded(_state.sharded())  # of a plain job there is none
-    for entry in ddp.entries:
+    for entry in ddp.list_entries():
         wrapper = entry.wrapper()
         if wrapper is None:
             continue
-        try:
-            syncs = wrapper.require_backward_grad_sync
-        except AttributeError:
-            syncs = True
-        if not syncs:
+        if not getattr(wrapper, "require_backward_grad_sync", True):
             _note_unenclosed(entry.number, frame)
-        first: Any = entry.parameters[0]() if entry.parameters else None
-        if type(first) not in _plain:
-            _state.kept += first is not None and _ask_unseen(first)
-        elif first.is_leaf and first.grad is not None:
+        first = entry.parameters[0]() if entry.parameters else None
+        if first is not None and (_has_gradient if type(first) in _plain else _ask_unseen)(first):
             _state.kept += 1
 
 
