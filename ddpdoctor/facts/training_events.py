@@ -357,6 +357,16 @@ class Loaded(Event, total=False):
     number: int
 
 
+class Restored(Event, _Class, total=False):
+    """A state dict went into an optimizer, or into a model that was wrapped before."""
+
+    event: Literal["restored"]
+    wrapper: int
+    """Number of the wrapper; 0: an optimizer."""
+    print: str
+    frames: Frames
+
+
 class Resume(Event, _Class, total=False):
     """An optimizer that begins without the state that the checkpoint of its model holds."""
 
@@ -387,7 +397,7 @@ StepEvent = Union[Tensors, Step]
 LoaderEvent = Union[Loader, Epoch, Batch]
 NumberEvent = Union[NonFinite, Finite, Losses, Scale, Evaluation, Companion]
 SyncEvent = Union[Pace, Search, Unenclosed, DataParallel, Gathered]
-LoadEvent = Union[Load, Loaded]
+LoadEvent = Union[Load, Loaded, Restored]
 ResumeEvent = Union[Resume, Resumed]
 AnyEvent = Union[
     StepEvent,
@@ -406,6 +416,6 @@ EVENTS: Mapping[str, type] = {
     "loader": Loader, "epoch": Epoch, "batch": Batch, "tensors": Tensors, "step": Step, "abstained": Abstained,
     "watching": Watching, "losses": Losses, "nonfinite": NonFinite, "finite": Finite, "scale": Scale, "times": Times,
     "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed, "data-parallel": DataParallel,
-    "load": Load, "loaded": Loaded, "resume": Resume, "resumed": Resumed, "gathered": Gathered, "companion": Companion,
-    "compared": Compared,
+    "load": Load, "loaded": Loaded, "restored": Restored, "resume": Resume, "resumed": Resumed, "gathered": Gathered,
+    "companion": Companion, "compared": Compared,
 }  # fmt: skip

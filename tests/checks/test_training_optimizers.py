@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.fingerprints import (
     OptimizerSetup,
     StateLook,
@@ -15,6 +16,7 @@ from ddpdoctor.evidence.training.fingerprints import (
     Training,
     WrapperSetup,
 )
+from ddpdoctor.evidence.training.loads import LateLoad
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.watch.inject.ddpdoctor_watch.core import journal
 from ddpdoctor.watch.readers.rank_steps import RankSteps
@@ -107,6 +109,64 @@ def test_parts_of_a_state_are_folded_to_the_first_parameter_that_differs(tmp_pat
         ("", RankSet([2])),
     ]
     assert (second.item, len(second.values)) == ("step", 2)
+
+
+LINE = (Frame("train.py", 31, "resume", "load_state_dict(state)"),)
+
+
+def with_loads(made: Made, *loads: LateLoad) -> Evidence:
+    evidence = made.evidence()
+    return dataclasses.replace(
+        evidence, training=(dataclasses.replace(evidence.training[0], late_loads=loads),)
+    )
+
+
+def test_a_state_that_one_rank_loaded_is_told_with_the_line_of_the_load() -> None:
+    loaded = StateLook("exp_avg", (Share("a", RankSet([0]), 1.0), Share("", RankSet([1]))), "fc.weight", 1)
+    made = Made(2).look(1, states=(loaded,)).look(2, "0|1", "")
+    kind = made.evidence().training[0].optimizers[0].kind
+    found = only(with_loads(made, LateLoad(RankSet([0]), 0, kind, 1, frames=LINE)))
+    assert found.code == "NUM006"
+    assert (
+        f"Rank 0 loaded a state dict into {kind.rpartition('.')[2]} at train.py:31; rank 1 did not."
+        in found.message
+    )
+    assert (found.where[0].line, found.where[0].ranks) == (31, RankSet([0]))
+    for other in (LateLoad(RankSet([0, 1]), 0, kind, 1, frames=LINE), LateLoad(RankSet([0]), 0, "other", 1)):
+        assert "loaded" not in only(with_loads(made, other)).message
+
+
+APART = (Share("a", RankSet([0])), Share("b", RankSet([1])))
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (
+            LateLoad(RankSet([0]), 1, "Net", 1, frames=LINE),
+            "Rank 0 loaded a state dict into Net at train.py:31, after",
+        ),
+        (
+            LateLoad(RankSet([0, 1]), 1, "Net", 2, APART, LINE),
+            "Ranks 0-1 loaded different values into Net at",
+        ),
+        (LateLoad(RankSet([0, 1]), 1, "Net", 2, frames=LINE), "something else changes them"),
+        (LateLoad(RankSet([0]), 2, "Net", 2, frames=LINE), "something else changes them"),
+        (LateLoad(RankSet([0]), 0, "Net", 2, frames=LINE), "something else changes them"),
+    ],
+    ids=["on one", "other values", "the same on all", "another model", "an optimizer"],
+)
+def test_replicas_that_part_by_a_load_are_told_with_its_line(load: LateLoad, said: str) -> None:
+    found = only(with_loads(Made(2).look(1).look(2).look(4, "0|1", ""), load))
+    assert found.code == "NUM001"
+    assert said in found.message
+    assert (found.where[0].line == 31) == ("loaded" in said)
+
+
+def test_a_load_explains_no_gradients_that_differ() -> None:
+    load = LateLoad(RankSet([0]), 1, "Net", 1, frames=LINE)
+    found = only(with_loads(Made(2).look(1).look(2, "", "0|1").look(4, "0|1", "0|1"), load))
+    assert "loaded" not in found.message
 
 
 def test_states_are_compared_over_nodes() -> None:

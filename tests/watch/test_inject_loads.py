@@ -1,4 +1,4 @@
-"""Checkpoints of which nothing goes into a model are seen, and torch's own function stays as it was."""
+"""Checkpoints of which nothing goes into a model, or that go into one that was wrapped, are seen, and torch's own function stays as it was."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.evidence.training.loads import EmptyLoad
 from ddpdoctor.judge import NotApplicable
-from ddpdoctor.watch.readers.loads import fold_loads
+from ddpdoctor.watch.readers.loads import fold_late_loads, fold_loads
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor_checks.training import find_empty_loads
 from tests.watch.injecting import INJECT, python
@@ -90,6 +90,73 @@ def test_loads_that_were_made_good_are_left_out(tmp_path: Path) -> None:
     ranks: Any = {0: [EVENT], 1: [EVENT, {**EVENT, "number": 2}], 2: [EVENT, good]}
     (found,) = fold_loads(ranks, Shortener(tmp_path))
     assert found == EmptyLoad(RankSet([0, 1]), "__main__.Net", "module.", True, "module.a", 4)
+
+
+def restored(print_: str, wrapper: int = 1) -> dict[str, Any]:
+    return {"event": "restored", "wrapper": wrapper, "class": "__main__.Net", "print": print_, "frames": []}
+
+
+@pytest.mark.parametrize(
+    ("made", "who", "apart"),
+    [
+        ({0: ["a"], 1: ["a"]}, [0, 1], []),
+        ({0: ["a", "b"], 1: ["a", "c"], 2: ["a", "c"]}, [0, 1, 2], ["1-2", "0"]),
+        ({0: ["a", "b"], 1: ["a"]}, [0, 1], []),
+        ({0: [""], 1: ["b"]}, [0, 1], []),
+        ({0: ["a"], 1: []}, [0], []),
+    ],
+    ids=["alike", "apart", "more often", "unread", "alone"],
+)
+def test_loads_into_a_wrapped_model_are_compared(
+    tmp_path: Path, made: dict[int, list[str]], who: list[int], apart: list[str]
+) -> None:
+    events: Any = {rank: [EVENT, *map(restored, prints)] for rank, prints in made.items()}
+    (found,) = fold_late_loads(events, Shortener(tmp_path))
+    assert (found.ranks, found.wrapper, found.target) == (RankSet(who), 1, "__main__.Net")
+    assert [str(share.ranks) for share in found.apart] == apart
+
+
+WRAPPED = """
+    import json, sys, torch
+    from torch import nn
+    sys.path.insert(0, sys.argv[1])
+    from ddpdoctor_watch import torchpatches
+    from ddpdoctor_watch.core import journal
+    from ddpdoctor_watch.models import ddp, loads
+
+    events = []
+    journal.write = lambda event, fields: events.append([event, fields]) or 0
+    loads.patch_module(torch.nn.modules.module)
+    torchpatches.patch_optimizer(sys.modules["torch.optim.optimizer"])
+
+    class Wrapper(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+    net, bare = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), nn.Linear(3, 3)
+    wrapper = Wrapper(net)
+    ddp.remember(wrapper, list(wrapper.parameters()), [])
+    bare.load_state_dict(bare.state_dict())
+    net.load_state_dict(net.state_dict())
+    wrapper.load_state_dict(wrapper.state_dict())
+    net[1].load_state_dict(bare.state_dict())
+    optimizer = torch.optim.Adam(net.parameters())
+    optimizer.load_state_dict(optimizer.state_dict())
+    for _ in range(50):
+        net.load_state_dict(net.state_dict())
+    print(json.dumps(events))
+"""
+
+
+def test_loads_into_a_wrapped_model_and_into_an_optimizer_are_seen(tmp_path: Path) -> None:
+    done = python(tmp_path, WRAPPED, str(INJECT))
+    assert done.returncode == 0, done.stderr
+    told = [fields for event, fields in json.loads(done.stdout) if event == "restored"]
+    names = [(fields["wrapper"], fields["class"].rpartition(".")[2]) for fields in told]
+    assert names[:4] == [(1, "Sequential"), (1, "Sequential"), (1, "Linear"), (0, "Adam")]
+    assert told[0]["print"] == told[1]["print"] != told[4]["print"]
+    assert len(told) == 20
 
 
 @pytest.mark.parametrize(("extra", "said"), [(True, "begin with module."), (False, "lack module.")])

@@ -13,7 +13,7 @@ from ddpdoctor.evidence.job import Moment
 from ddpdoctor.evidence.layout import Layout
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
-from ddpdoctor.evidence.training.loads import EmptyLoad, FreshOptimizer
+from ddpdoctor.evidence.training.loads import EmptyLoad, FreshOptimizer, LateLoad
 from ddpdoctor.evidence.training.numerics import Numerics
 from ddpdoctor.evidence.training.sampling import Sampling
 from ddpdoctor.evidence.training.shares import Share
@@ -318,6 +318,7 @@ class Training:
     files: tuple[SharedFile, ...] = ()
     loads: tuple[EmptyLoad, ...] = ()
     resumes: tuple[FreshOptimizer, ...] = ()
+    late_loads: tuple[LateLoad, ...] = ()
     layout: Layout = field(default_factory=Layout)
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""

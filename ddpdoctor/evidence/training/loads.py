@@ -1,4 +1,4 @@
-"""Checkpoints that ranks loaded: those of which nothing went into a model, and those whose optimizer was left out.
+"""Checkpoints that ranks loaded: into models, into optimizers, or into neither.
 
 Made by the watcher of a job from what each rank wrote down; see ``loads.py`` and ``resumes.py`` of ``ddpdoctor_watch``
 for when it does.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.evidence.ranks import RankSet
 from ddpdoctor.evidence.stages import Frame
+from ddpdoctor.evidence.training.shares import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,24 @@ class EmptyLoad:
     """The first of the checkpoint."""
     count: int
     """Names in the checkpoint."""
+    frames: tuple[Frame, ...] = ()
+    """Frames of the call, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateLoad:
+    """A line at which a state dict went into an optimizer, or into a model that was wrapped before."""
+
+    ranks: RankSet
+    """Those that did."""
+    wrapper: int
+    """Number of the wrapper; 0: an optimizer."""
+    target: str
+    """Class of the module or optimizer that it was called on."""
+    count: int
+    """How often, at most."""
+    apart: tuple[Share, ...] = ()
+    """Ranks by the values that a model had after the first time at which they differ; empty where they never do."""
     frames: tuple[Frame, ...] = ()
     """Frames of the call, innermost first."""
 

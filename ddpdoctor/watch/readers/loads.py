@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.training.loads import EmptyLoad
+from ddpdoctor.evidence.training.loads import EmptyLoad, LateLoad
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.facts.training_events import LoadEvent
+from ddpdoctor.watch.readers.agreement import fold_texts
 from ddpdoctor.watch.readers.records import Shortener
 
-KINDS = frozenset({"load", "loaded"})
+KINDS = frozenset({"load", "loaded", "restored"})
 """Events that tell of it."""
 KEPT = 20
 """Calls that are kept."""
@@ -37,3 +39,35 @@ def fold_loads(ranks: Mapping[int, list[LoadEvent]], shorten: Shortener) -> tupl
                 )
                 rows.setdefault(key, []).append(rank)
     return tuple(EmptyLoad(RankSet(who), *key) for key, who in list(rows.items())[:KEPT])
+
+
+def fold_late_loads(ranks: Mapping[int, list[LoadEvent]], shorten: Shortener) -> tuple[LateLoad, ...]:
+    """Return the lines that loaded into an optimizer, or a model after it was wrapped, in the order of the ranks.
+
+    Args:
+        ranks: Rank -> its events of `KINDS`.
+        shorten: Names files and reads source lines.
+    """
+    rows: dict[tuple[int, str, tuple[Frame, ...]], dict[int, list[str]]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "restored":
+                key = int(event["wrapper"]), str(event["class"]), shorten.frames(event.get("frames"))
+                rows.setdefault(key, {}).setdefault(rank, []).append(str(event["print"]))
+    return tuple(
+        LateLoad(RankSet(made), wrapper, target, max(map(len, made.values())), _find_apart(made), frames)
+        for (wrapper, target, frames), made in list(rows.items())[:KEPT]
+    )
+
+
+def _find_apart(made: Mapping[int, list[str]]) -> tuple[Share, ...]:
+    """Return which ranks loaded the same, of the first load at which not all did.
+
+    Args:
+        made: Rank -> a number for what it held after each of its loads; empty where that could not be read.
+    """
+    for number in range(min(map(len, made.values()))):
+        held = fold_texts({rank: prints[number] for rank, prints in made.items() if prints[number]})
+        if len(held) > 1:
+            return held
+    return ()

@@ -152,6 +152,10 @@ class TrainingReader:
                 lambda: loads.fold_loads({number: rank.loads for number, rank in ranks.items()}, shorten)
             )
             or (),
+            late_loads=self._try(
+                lambda: loads.fold_late_loads({number: rank.loads for number, rank in ranks.items()}, shorten)
+            )
+            or (),
             resumes=self._try(
                 lambda: resumes.fold_resumes(
                     {number: rank.resumes for number, rank in ranks.items()}, shorten

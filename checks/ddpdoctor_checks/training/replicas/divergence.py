@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.fingerprints import (
     StateLook,
     StepLook,
@@ -14,7 +14,9 @@ from ddpdoctor.evidence.training.fingerprints import (
     WrapperLook,
     WrapperSetup,
 )
+from ddpdoctor.evidence.training.loads import LateLoad
 from ddpdoctor.evidence.training.shares import Share
+from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.wording import find_odd
 from ddpdoctor_checks.training.replicas.models import Replica, agrees_over, leave_ignored, list_replicas
 from ddpdoctor_checks.training.replicas.shared_parts import find_shared_parted
@@ -57,6 +59,8 @@ class Parting:
     """Whether it may well be meant."""
     unsure: bool = False
     """Whether nothing tells whether the ranks train one model or each its own."""
+    load: LateLoad | None = None
+    """A load into the wrapped model or the optimizer that not all ranks made, or not all with the same values."""
     shared: bool = False
     """Tensors are those that ranks hold alike beside parts of their own of one model."""
 
@@ -69,8 +73,30 @@ def judge_replicas(evidence: Evidence) -> list[Parting]:
         if parting is not None and parting.code == "DDP015":
             parting = _weigh_unwrapped(evidence, parting)
         if parting is not None:
-            found.append(parting)
+            found.append(replace(parting, load=_find_load(evidence, parting)))
     return found
+
+
+def _find_load(evidence: Evidence, parting: Parting) -> LateLoad | None:
+    """Return the first load that explains it: ranks did not all make it, or not all with the same values."""
+    replica = parting.replica
+    if parting.code == "NUM006" and parting.state is not None:
+        number, target = 0, replica.setup.kind
+    elif parting.code == "NUM001" and replica.wrapper and (parting.gradients is None or parting.at_start):
+        number, target = replica.wrapper.number, ""
+    else:
+        return None
+    joined: dict[tuple[str, Frame | None], list[LateLoad]] = {}
+    for node in evidence.training:
+        for each in node.late_loads:
+            if each.wrapper == number and target in ("", each.target):
+                joined.setdefault((each.target, user_line(each.frames)), []).append(each)
+    for rows in joined.values():
+        ranks = RankSet(rank for row in rows for rank in row.ranks if rank in replica.ranks)
+        apart = next((row.apart for row in rows if row.apart), ())
+        if ranks and (ranks != replica.ranks or apart):
+            return replace(rows[0], ranks=ranks, apart=apart)
+    return None
 
 
 def _judge(replica: Replica) -> Parting | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.training.fingerprints import StepLook, TensorLook
+from ddpdoctor.evidence.training.loads import LateLoad
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.common.frames import tell_line, user_frames, user_line
@@ -26,8 +27,12 @@ def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
     say, fixes = _WAYS[parting.code]
     if parting.shared:
         fixes = _SHARED
+    if parting.load is not None and parting.code == "NUM001":
+        fixes = (*_LOADED, _DIVERGED[1])
     steps = parting.replica.setup.frames
     call = user_line(parting.way.bypass) if parting.way is not None else None
+    if parting.load is not None:
+        call = user_line(parting.load.frames)
     line = call or user_line(steps)
     return Finding(
         message=f"{say(parting, line)} {_say_consequence(parting)}",
@@ -119,6 +124,8 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
             f"steps its copy{tell_line(line)} with a gradient of its own, while collectives join the parts of the "
             "model that ranks hold for themselves."
         )
+    if parting.load is not None:
+        return _say_loaded(parting, parting.load)
     if parting.at_start and parting.replica.wrapper is None:
         return (
             f"{capitalise(who)} have different parameters of {name} before the first step, although they take part "
@@ -143,6 +150,18 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
     )
 
 
+def _say_loaded(parting: Parting, load: LateLoad) -> str:
+    what = f"into {load.target.rpartition('.')[2]}{tell_line(user_line(load.frames))}, after it was wrapped"
+    lacking = parting.replica.ranks.minus(load.ranks)
+    who = capitalise(name_set(load.ranks))
+    if lacking:
+        return (
+            f"{who} loaded a state dict {what}; {name_set(lacking)} did not. DistributedDataParallel makes ranks equal "
+            "only when it wraps a model."
+        )
+    return f"{who} loaded different values {what}."
+
+
 def _say_optimizer(parting: Parting, line: Frame | None) -> str:
     return _say_state(parting) if parting.state is not None else _say_rates(parting)
 
@@ -164,9 +183,16 @@ def _say_state(parting: Parting) -> str:
         told = f"which {name_set(others)} {verb} and {name_set(lacking[0].ranks)} not"
     else:
         told = f"whose norm is {_tell_shares(state.values)}"
+    loaded = ""
+    if parting.load is not None:
+        others = parting.replica.ranks.minus(parting.load.ranks)
+        loaded = (
+            f" {capitalise(name_set(parting.load.ranks))} loaded a state dict into {kind}"
+            f"{tell_line(user_line(parting.load.frames))}; {name_set(others)} did not."
+        )
     return (
         f"The state of {kind} differs across ranks before step {parting.state_step}, with equal parameters: "
-        f"{state.item}{of}, {told}."
+        f"{state.item}{of}, {told}.{loaded}"
     )
 
 
@@ -207,7 +233,7 @@ def _say_consequence(parting: Parting) -> str:
 def _list_places(parting: Parting, call: Frame | None, steps: Sequence[Frame]) -> tuple[Where, ...]:
     places = []
     if call is not None:
-        places.append(in_frame(call, parting.ranks, "culprit"))
+        places.append(in_frame(call, parting.load.ranks if parting.load else parting.ranks, "culprit"))
     for place, frame in enumerate(user_frames(steps)[:3]):
         first = not places and not place
         role = "culprit" if first else "noticed" if not place else "caller"
@@ -301,6 +327,13 @@ _DIVERGED = (
     Fix(
         "or make the ranks equal again after the change",
         code="for tensor in model.state_dict().values():\n    dist.broadcast(tensor, src=0)",
+    ),
+)
+_LOADED = (
+    Fix("load the same checkpoint on every rank, or load it before the model is wrapped"),
+    Fix(
+        "where a rank's own loss or metric decides what is loaded, reduce it first, so that all ranks decide alike",
+        code="loss = loss.detach().clone()\ndist.all_reduce(loss)   # then compare, keep and load",
     ),
 )
 _SHARED = (

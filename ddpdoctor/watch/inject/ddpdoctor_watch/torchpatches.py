@@ -101,9 +101,8 @@ def patch_stage(module: ModuleType) -> None:
 
 
 def patch_optimizer(module: ModuleType) -> None:
-    """See the first optimizer made, where two runs are compared: one of them may have no process group."""
-    if reference.enabled:
-        wrapping.wrap(module.Optimizer, "_patch_step_function", after=_note_optimizer)
+    """See optimizers whose state is loaded, and, where two runs are compared, the first one that is made."""
+    wrapping.wrap(module.Optimizer, "_patch_step_function", after=_note_optimizer)
 
 
 def patch_data_parallel(module: ModuleType) -> None:
@@ -244,7 +243,9 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
 
 
 def _note_optimizer(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
-    if os.environ.get("RANK"):
+    loads.note_optimizer(args[0], frame)
+    # One of two runs that are compared may have no process group.
+    if reference.enabled and os.environ.get("RANK"):
         world = os.environ.get("WORLD_SIZE", "")
         assembly.install(int(world) if world.isdecimal() else 1)
 

@@ -21,11 +21,11 @@ def main():
     model = DDP(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     if dist.get_rank() == 0:
-        optimizer.load_state_dict(state)
+        optimizer.load_state_dict(state)  # culprit
     for _ in range(9):
         optimizer.zero_grad()
         model(torch.randn(4, 4)).square().mean().backward()
-        optimizer.step()  # culprit
+        optimizer.step()
     if dist.get_rank() == 0:
         print("done")
     dist.destroy_process_group()

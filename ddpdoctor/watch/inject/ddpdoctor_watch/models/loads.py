@@ -1,7 +1,8 @@
-"""Checkpoints that were loaded and of which nothing went into the model: each name has a prefix that the model has not.
+"""Checkpoints that were loaded into models, seen at the end of load_state_dict, in a function that does not raise.
 
-With ``strict=False`` torch says so in what load_state_dict returns, and few programs look at it. It is seen where that
-is made, at the end of load_state_dict, in a function that does not raise.
+Two kinds are written down: those of which nothing went into the model, because each name has a prefix that the model
+has not (with ``strict=False`` torch says so in what load_state_dict returns, and few programs look at it), and those
+that went into an optimizer, or into a model after DistributedDataParallel had made it equal on all ranks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 import weakref
 
 from ..core import describe, frames, journal, lifetime
-from . import tree
+from . import ddp, prints, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,11 +22,17 @@ PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
 """That DistributedDataParallel, torch.compile and both put before the names of a model."""
 LOADS = 20
 """Most loads of a process that are written down."""
+PRINTED = 256
+"""Most parameters whose values are written down, folded to one number."""
 _FRAMES = 8
+_DEPTH = 4
+"""Frames between load_state_dict of an optimizer and where it is seen."""
 
 _failed: list[tuple[Any, int]] = []
 """Modules (weakly) into which nothing went, and the numbers of their events."""
 _count = 0
+_restores = 0
+"""Loads into optimizers and into models that were wrapped."""
 
 
 def patch_module(module: ModuleType) -> None:
@@ -51,9 +58,9 @@ def patch_module(module: ModuleType) -> None:
 @lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
-    global _count
+    global _count, _restores
     _failed.clear()
-    _count = 0
+    _count = _restores = 0
 
 
 def _note_load(frame: FrameType) -> None:
@@ -63,6 +70,7 @@ def _note_load(frame: FrameType) -> None:
     missing, unexpected = seen["missing_keys"], seen["unexpected_keys"]
     if len(unexpected) < len(given):
         _heal(module)
+        _note_restore(module, frame)
         return
     prefix, extra = _find_prefix(missing, unexpected)
     if not prefix or _count >= LOADS:
@@ -78,6 +86,44 @@ def _note_load(frame: FrameType) -> None:
             "extra": extra,
             "name": str(unexpected[0])[:200],
             "count": len(unexpected),
+            "frames": frames.list_own(frame.f_back, _FRAMES),
+        },
+    )
+
+
+def note_optimizer(optimizer: Any, frame: FrameType | None) -> None:
+    """Called where an optimizer is made, or gets a state: says so where that is load_state_dict."""
+    for _ in range(_DEPTH):
+        if frame is None or frame.f_code.co_name == "load_state_dict":
+            break
+        frame = frame.f_back
+    else:
+        return
+    if frame is not None:
+        _write_restore(0, optimizer, "", frame)
+
+
+def _note_restore(module: Any, frame: FrameType) -> None:
+    """A state dict went into a model that was wrapped before: the ranks must all do it, with the same values."""
+    number = next((number for number, wrapper in ddp.list_wrappers() if _holds(wrapper, module)), 0)
+    if not number or _restores >= LOADS:
+        return
+    tensors = [each for _, each in tree.list_parameters(module)[:PRINTED]]
+    held = prints.fold(prints.measure(tensors)) if prints.explain_busy() is None else ""
+    _write_restore(number, tree.find_model(module) if ddp.number(module) else module, held, frame)
+
+
+def _write_restore(number: int, target: Any, held: str, frame: FrameType) -> None:
+    global _restores
+    if _restores >= LOADS:
+        return
+    _restores += 1
+    journal.write(
+        "restored",
+        {
+            "wrapper": number,
+            "class": describe.name_type(type(target)),
+            "print": held,
             "frames": frames.list_own(frame.f_back, _FRAMES),
         },
     )
