@@ -12,7 +12,7 @@ DISTRIBUTED = re.compile(
     r"init_process_group|DistributedDataParallel|DistributedSampler|Accelerator\(|init_distributed_mode"
     r"|fully_shard|FullyShardedDataParallel"
 )
-MOST_FILES = 12
+MOST_FILES = 24
 """Of one program: the nearest by imports."""
 MOST_BYTES = 300_000
 """Of one file: what is larger was generated."""
@@ -106,9 +106,11 @@ def _is_flat(text: str) -> bool:
 
 def _close(script: str, texts: dict[str, str]) -> tuple[str, ...]:
     found = [script]
+    added: dict[str, None] = {}
     for name in found:
+        added |= dict.fromkeys(_list_added(name, texts))
         for imported in _imports(name, texts[name]):
-            for base in _bases(name):
+            for base in (*_bases(name), *added):
                 path = str(Path(base, *imported.split(".")))
                 hits = [each for each in (f"{path}.py", f"{path}/__init__.py") if each in texts]
                 if hits:
@@ -122,6 +124,20 @@ def _close(script: str, texts: dict[str, str]) -> tuple[str, ...]:
 def _bases(name: str) -> list[str]:
     """Return the directories that imports may start from: the file's own, and those above it."""
     return [*map(str, Path(name).parents), "src"]
+
+
+def _list_added(name: str, texts: dict[str, str]) -> Iterator[str]:
+    """Yield the directories of the repository that a file which changes ``sys.path`` names."""
+    if "sys.path" not in texts[name]:
+        return
+    for node in ast.walk(ast.parse(texts[name])):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = [part for part in node.value.split("/") if part not in ("", ".", "..")]
+            for base in Path(name).parents if named else ():
+                folder = str(Path(base, *named))
+                if any(each.startswith(f"{folder}/") for each in texts):
+                    yield folder
+                    break
 
 
 def _imports(name: str, text: str) -> Iterator[str]:

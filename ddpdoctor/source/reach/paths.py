@@ -22,6 +22,7 @@ from ddpdoctor.source.reach.sides import (
     drop_pairs,
     find_common,
     find_surplus,
+    is_met_outside,
     join_sides,
     tell_uneven,
 )
@@ -100,7 +101,8 @@ class PathReader:
             found = [
                 each
                 for each in self._found.get(scope, [])
-                if each.call.operation != "barrier" or id(each) in met
+                if (each.call.operation != "barrier" or id(each) in met)
+                and not is_met_outside(each, scope, self._ranks)
             ]
             told += tell_uneven(drop_pairs(found))
         return tuple(sorted(told, key=lambda each: (each.call.cell or 0, each.call.line, each.call.column)))

@@ -85,7 +85,7 @@ class Kinds:
 
     def __init__(self, files: Files) -> None:
         self.files = files
-        self.programs = Programs(files)
+        self.programs = Programs(files, self.callers)
         self._flows: dict[Scope, Flow] = {}
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._called: dict[ast.Call, Scope | None] = {}

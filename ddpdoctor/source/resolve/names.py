@@ -169,7 +169,9 @@ class Files:
         for each in (name, name.rpartition(".")[0]):
             home = self._homes.find(each, scope.module) if each.strip(".") else None
             if home is not None:
-                return bool(home.node.body)  # a file that is about something else is not parsed
+                return (
+                    not home.script.unrelated and home.script.problem is None
+                )  # a file that is about something else is not parsed
         return False
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.source.resolve.calls import JOINS, MESHES, WRAPPERS
 from ddpdoctor.source.resolve.known import SIZES
-from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import VARIABLES, RankReader
-from ddpdoctor.source.resolve.walking import find_calls
+from ddpdoctor.source.resolve.walking import find_argument, find_calls
 
 ALL_JOINS = JOINS | MESHES | {"deepspeed.init_distributed", "horovod.torch.init"}
 """Functions by which a program becomes a rank, whichever library has them."""
@@ -20,12 +20,21 @@ DISTRIBUTED = frozenset({"is_initialized", "distributed", "ddp", "is_distributed
                          "is_dist", "is_ddp", "dist_enabled"})  # fmt: skip
 """Names that say whether the job has several ranks."""
 
+DEEPEST = 4
+"""Values that are followed into one another."""
+
 
 class Programs:
-    """Knows which of the files belong together."""
+    """Knows which of the files belong together.
 
-    def __init__(self, files: Files) -> None:
+    Args:
+        files: all that are read together.
+        callers: returns the calls of a function, each with the scope in which it stands.
+    """
+
+    def __init__(self, files: Files, callers: Callable[[Scope], Iterable[tuple[ast.Call, Scope]]]) -> None:
         self._files = files
+        self._callers = callers
         self._ranks = RankReader(files)
         self._imports = {module: files.imported(module) for module in files.modules}
         self._together: dict[Scope, tuple[Scope, ...]] = {}
@@ -53,7 +62,7 @@ class Programs:
 
     def side(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
         """Return which side of a test a run of several ranks takes; None where both may be."""
-        if depth > 4:
+        if depth > DEEPEST:
             return None
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self.side(test.operand, scope, depth + 1)
@@ -110,9 +119,20 @@ class Programs:
             return None
         return True if (type(operator), value) in many else False if (type(operator), value) in one else None
 
-    def _is_size(self, node: ast.expr, scope: Scope) -> bool:
+    def _is_size(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        """Whether it is the number of ranks: by its name, or because that is what it was set to."""
         if isinstance(node, ast.Call) and self._files.dotted(node.func, scope) == "int" and node.args:
-            return self._is_size(node.args[0], scope)
+            return self._is_size(node.args[0], scope, depth)
+        if isinstance(node, ast.Name) and (found := scope.lookup(node.id)) is not None and depth < DEEPEST:
+            home, values = found
+            if len(values) == 1 and values[0] is not UNKNOWN and self._is_size(values[0], home, depth + 1):
+                return True
+            if (
+                values == [UNKNOWN]
+                and node.id in home.parameters
+                and self._is_given_size(node.id, home, depth)
+            ):
+                return True
         if isinstance(node, ast.Call) and self._files.dotted(node.func, scope) in (
             "os.environ.get",
             "os.getenv",
@@ -126,6 +146,14 @@ class Programs:
             return isinstance(node.slice, ast.Constant) and node.slice.value == "WORLD_SIZE"
         called = node.func if isinstance(node, ast.Call) else node
         return (self._files.dotted(called, scope) or "").rpartition(".")[2].lower() in SIZES
+
+    def _is_given_size(self, parameter: str, function: Scope, depth: int) -> bool:
+        """Whether each call of a function gives it the number of ranks for a parameter."""
+        calls = list(self._callers(function))
+        given = [(find_argument(call, function, parameter), home) for call, home in calls]
+        return bool(calls) and all(
+            value is not None and self._is_size(value, home, depth + 1) for value, home in given
+        )
 
     def _reaches_join(self, module: Scope) -> bool:
         """Whether code of a module, or functions that it calls, make the process a rank."""

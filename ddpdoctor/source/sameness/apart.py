@@ -11,6 +11,7 @@ import re
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import ZERO, RankReader
@@ -48,8 +49,12 @@ class Ways:
             if each.kind not in ("main", "try", "except", "case")
         )
 
+    def _is_decided(self, test: ast.expr, scope: Scope) -> bool:
+        """Whether each run of several ranks takes the same side: ``size == 1 and rank != 0``."""
+        return kinds_of(self.files).programs.side(test, scope) is not None
+
     def _asks_for_rank(self, test: ast.expr, scope: Scope) -> bool:
-        if self.ranks.is_about_launch(test, scope):
+        if self._is_decided(test, scope) or self.ranks.is_about_launch(test, scope):
             return False
         return (
             self.ranks.read(test, scope) is not None
@@ -175,7 +180,11 @@ class Ways:
             name = self.files.dotted(call, guard.scope) if isinstance(call, ast.expr) else None
             return not (name or "").startswith(STARTERS) and bool(RANKLIKE.search(ast.unparse(guard.test)))
         test = guard.test
-        if not isinstance(test, ast.expr) or self.ranks.read(test, guard.scope) is not None:
+        if not isinstance(test, ast.expr):
+            return True
+        if self._is_decided(test, guard.scope):
+            return False
+        if self.ranks.read(test, guard.scope) is not None:
             return True
         if self.ranks.is_about_launch(test, guard.scope):
             return False

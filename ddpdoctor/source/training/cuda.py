@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from ddpdoctor.source.resolve.calls import JOINS
-from ddpdoctor.source.resolve.names import Files
-from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.texts import find_settings, fold
 from ddpdoctor.source.resolve.traces import Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword
 from ddpdoctor.source.training.options import find_setting
@@ -59,4 +59,18 @@ def is_of_nccl(trace: Trace, files: Files) -> bool:
         and find_setting(find_keyword(each.call, "backend", 0), each.scope, files) == "nccl"
         and find_keyword(each.call, "device_id") is None
         for each in joins
+    )
+
+
+def hides_others(node: ast.AST, scope: Scope, files: Files) -> bool:
+    """Whether a step may make one GPU the only one of its rank; a list of several, which is the same for all, does not.
+
+    Args:
+        node: a call or an assignment.
+        scope: where it stands.
+        files: all that are read together.
+    """
+    return any(
+        name == "CUDA_VISIBLE_DEVICES" and "," not in (find_setting(value, scope, files) or "")
+        for name, value in find_settings(node, scope, files)
     )

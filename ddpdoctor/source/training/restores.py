@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
@@ -11,6 +12,9 @@ from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_node
 DEEPEST = 3
 """Functions over which what is loaded is followed."""
 RESTORES = frozenset({"load_state_dict", "set_state_dict", "restore_state_dict"})
+
+GIVES = frozenset({"update", "append", "extend", "setdefault"})
+"""Methods of tables and lists that put something into them."""
 
 
 def is_restored(load: ast.Call, scope: Scope, kinds: Kinds) -> bool:
@@ -51,8 +55,9 @@ def _is_used(source: ast.expr | str, scope: Scope, kinds: Kinds, depth: int) -> 
 
 
 def _find_made(source: ast.expr | str, scope: Scope) -> set[str]:
-    """Return the variables of a function that are made of what is loaded."""
+    """Return the variables of a function that are made of what is loaded, or get a part of it."""
     names = {source} if isinstance(source, str) else set()
+    given = [pair for node in own_nodes(scope.node) for pair in _list_given(node)]
     grown = True
     while grown:
         made = {
@@ -60,9 +65,25 @@ def _find_made(source: ast.expr | str, scope: Scope) -> set[str]:
             for name, values in scope.bound.items()
             if name not in names and any(_holds(value, source, names) for value in values)
         }
+        made |= {name for name, value in given if name not in names and _holds(value, source, names)}
         grown = bool(made)
         names |= made
     return names
+
+
+def _list_given(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the variables that get something in a node, with what: by a loop, an item, or ``update`` and the like."""
+    targets: list[ast.expr] = []
+    value: ast.expr | None = None
+    if isinstance(node, (ast.For, ast.comprehension)):
+        targets, value = [node.target], node.iter
+    elif isinstance(node, ast.Assign):
+        targets = [each.value for each in node.targets if isinstance(each, ast.Subscript)]
+        value = node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GIVES:
+        targets, value = [node.func.value], node.args[-1] if node.args else None
+    for target in targets if value is not None else ():
+        yield from ((each.id, value) for each in ast.walk(target) if isinstance(each, ast.Name) and value)
 
 
 def _holds(node: ast.expr, source: ast.expr | str, names: set[str]) -> bool:

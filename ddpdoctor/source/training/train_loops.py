@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.source.resolve.calls import APEX, WRAPPERS
 from ddpdoctor.source.resolve.kinds import Kinds, Value, born_with
 from ddpdoctor.source.resolve.names import UNKNOWN, Scope
 from ddpdoctor.source.resolve.tables import may_give
@@ -243,7 +244,8 @@ def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: K
     seen: set[ast.AST | Scope] = (
         set()
     )  # a variable that is bound anew again and again leads to all of its values
-    for each, home, depth in waiting:
+    for whole, home, depth in waiting:
+        each = _drop_placing(whole, home, kinds)
         if any(fits(name) for name in names_in(each)):
             return True
         for inner in ast.walk(each) if depth < DEEPEST else ():
@@ -260,6 +262,18 @@ def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: K
                     if any(fits(name) for name in names_in(called.node)):
                         return True
     return False
+
+
+def _drop_placing(node: ast.AST, scope: Scope, kinds: Kinds) -> ast.AST:
+    """Return what is wrapped or moved to a device: by which rank that is done says nothing of what it is."""
+    while isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda"):
+            node = node.func.value
+        elif node.args and kinds.files.dotted(node.func, scope) in (*WRAPPERS, APEX):
+            node = node.args[0]
+        else:
+            break
+    return node
 
 
 def note_loader(value: Value, rule: str, loop: TrainingLoop, **details: str) -> SourceFact:

@@ -53,14 +53,15 @@ class Wrap:
         own = flow.spot(self.value.call)
         if flow.drops(self.value.call):
             return False  # thrown away: it wraps nothing
-        if own is None or not own.is_on or any(side != "loop" for _, side in own.blocks):
+        if own is None or not own.is_on:
             return False
         if scope is self.scope:
             other = flow.spot(node)
             return other is not None and own.surely_before(other)
-        inside = scope.outer is self.scope and not isinstance(scope.node, ast.ClassDef)
+        always = all(side == "loop" for _, side in own.blocks)
+        inside = always and scope.outer is self.scope and not isinstance(scope.node, ast.ClassDef)
         if self.scope.name is not None and self.scope.name.endswith("__init__"):
-            return scope.find_class() is self.scope.find_class()
+            return always and scope.find_class() is self.scope.find_class()
         calls = [call for call, home in kinds.callers(scope) if home is self.scope]
         spots = [flow.spot(call) for call in calls]
         return inside if not spots else all(spot is not None and own.surely_before(spot) for spot in spots)

@@ -77,6 +77,8 @@ def evaluation_under_rank(file: File) -> Iterator[Edit]:
         call = _whole_call(line)
         if call is None or last_name(call.func) not in reducing or file.by_rank(line) or not file.dist:
             continue
+        if dotted(call.func).startswith("torch."):
+            continue  # torch's own function of that name
         if re.search(r"eval|valid|test|sync|reduce", last_name(call.func)):
             test = f"{file.dist}.get_rank() == 0"
             yield Edit({line: below(test, line)}, (call,))

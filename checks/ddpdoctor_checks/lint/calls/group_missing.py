@@ -12,10 +12,11 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import APEX, SAMPLERS, WRAPPERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
-from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.makers import find_class_kind
+from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.programs import ALL_JOINS, FRAMEWORKS
 from ddpdoctor.source.resolve.traces import Guard, Step, Trace
-from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out
+from ddpdoctor.source.resolve.walking import find_keyword, is_main_guard, is_spelled_out, own_nodes
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
@@ -57,7 +58,7 @@ def find_missing_groups(trace: Trace, files: Files) -> Iterator[SourceFact]:
         return
     started = _is_flat(module, files) or trace.start.spawned
     own = [step for step in trace.steps if started or _is_of_script(step)]
-    steps = [step for step in own if _needs_group(step)]
+    steps = [step for step in own if _needs_group(step, kinds)]
     wraps = [step for step in own if step.name in WRAPPERS and not _asks_for_group(step)]
     if not (steps or wraps) or _is_made(module, kinds):
         return
@@ -121,7 +122,7 @@ def _is_taken(guard: Guard, kinds: Kinds) -> bool:
     return any(not isinstance(each, ast.Constant) or each.value is True for each in values)
 
 
-def _needs_group(step: Step) -> bool:
+def _needs_group(step: Step, kinds: Kinds) -> bool:
     """Whether a step raises where there is no group, and no test before it may ask for one."""
     call = step.call
     if call is None or find_keyword(call, "process_group") is not None:
@@ -133,9 +134,30 @@ def _needs_group(step: Step) -> bool:
     elif step.name not in (*WRAPPERS, APEX, *ASKS):
         return False
     return not any(
-        each.kind in ("try", "except", "case") or MAY_ASK.search(ast.unparse(each.test))
+        each.kind in ("try", "except", "case") or _may_ask(each, kinds)
         for each in step.guards
         if each.kind not in ("for", "main", "with", "decorator")
+    )
+
+
+def _may_ask(guard: Guard, kinds: Kinds) -> bool:
+    """Whether a test may ask for a group; one for the number of ranks by the launcher's variables does not."""
+    text = ast.unparse(guard.test)
+    if not MAY_ASK.search(text):
+        return False
+    if ASKS_FOR_GROUP.search(text) or "get_world_size" in text or not isinstance(guard.test, ast.expr):
+        return True
+    return not _is_size_of_launch(guard.test, guard.scope, kinds)
+
+
+def _is_size_of_launch(test: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a test is about the number of ranks alone, which some file of the program reads from the environment."""
+    if kinds.programs.side(test, scope) is None:
+        return False
+    return any(
+        RANKED.search(line) and "WORLD_SIZE" in line
+        for member in kinds.programs.members(scope.module)
+        for line in member.script.lines
     )
 
 
@@ -167,12 +189,30 @@ def _is_made(module: Scope, kinds: Kinds) -> bool:
 def _list_called(steps: Sequence[Step], trace: Trace, files: Files) -> set[str]:
     """Return the packages of what is called before a step; an import alone makes no group.
 
-    Of a function that is spawned it is what its whole module calls, since what has run before is not seen.
+    A process that is spawned imports its module before, without what is for the script alone, and inherits no group.
+    Methods of a model make none.
     """
-    names = [step.name for step in steps]
+    names = [
+        step.name
+        for step in steps
+        if not files.was_read(step.name, step.scope)
+        and not any(_is_of_model(each.callee, files) for each in step.frames)
+    ]
     if trace.start.spawned:
-        names += [name for scope in trace.start.module.walk() for _, name in name_calls(scope, files)]
+        module = trace.start.module
+        names += [
+            files.dotted(call.func, module) or ""
+            for statement in getattr(module.node, "body", ())
+            if not (isinstance(statement, ast.If) and is_main_guard(statement.test))
+            for call in (statement, *own_nodes(statement))
+            if isinstance(call, ast.Call)
+        ]
     return {_name_package(name) for name in names if not any(part in name.lower() for part in READS_ONLY)}
+
+
+def _is_of_model(function: Scope, files: Files) -> bool:
+    owner = function.find_class()
+    return owner is not None and find_class_kind(owner, files) == "model"
 
 
 def _name_package(name: str) -> str:

@@ -10,16 +10,15 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import Files
-from ddpdoctor.source.resolve.texts import find_settings
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true
 from ddpdoctor.source.sameness.apart import Ways
-from ddpdoctor.source.training.cuda import uses_gpu
+from ddpdoctor.source.training.cuda import hides_others, uses_gpu
 from ddpdoctor.source.training.restores import is_restored
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 
-PUBLISHED = re.compile("pretrain|backbone|imagenet", re.IGNORECASE)
+PUBLISHED = re.compile("pretrain|backbone|imagenet|pytorch_model|huggingface", re.IGNORECASE)
 """Checkpoints that others have published, whose tensors mostly are on the CPU."""
 
 
@@ -32,8 +31,7 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
     """
     if not trace.has_peers or not uses_gpu(trace, files):
         return
-    settings = (name for s in trace.steps for name, _ in find_settings(s.node, s.scope, files))
-    if "CUDA_VISIBLE_DEVICES" in settings:
+    if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return
     ways, kinds = Ways(files, trace), kinds_of(files)
     for step in trace.steps:

@@ -13,11 +13,10 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS, name_collective
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import Files
-from ddpdoctor.source.resolve.texts import find_settings
 from ddpdoctor.source.resolve.traces import OTHER_JOINS, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword
 from ddpdoctor.source.sameness.apart import Ways
-from ddpdoctor.source.training.cuda import SETS, is_of_nccl, uses_gpu
+from ddpdoctor.source.training.cuda import SETS, hides_others, is_of_nccl, uses_gpu
 from ddpdoctor.source.training.options import find_setting
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import SET_DEVICE
@@ -30,8 +29,6 @@ SETTING = re.compile(
     r"set_device|device_id\b|cuda\.device\(|set_default_device|set_default_tensor_type|Accelerator\("
 )
 """What sets the device of a rank."""
-ONLY_ONE = "CUDA_VISIBLE_DEVICES"
-"""What makes it the only one, where the rank itself sets it; set by what starts the ranks it is the same for all."""
 
 
 @lint_rule("device-unset", "device-shared", "device-doubted", reads="program", setups=True)
@@ -54,8 +51,9 @@ def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFac
         return
     members = kinds_of(files).programs.members(trace.start.module)
     text = "\n".join(line for each in members for line in each.script.lines)
-    own = (name for each in trace.steps for name, _ in find_settings(each.node, each.scope, files))
-    if "nccl" not in text or "cuda" not in text or SETTING.search(text) or ONLY_ONE in own:
+    if "nccl" not in text or "cuda" not in text or SETTING.search(text):
+        return
+    if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return
     ways = Ways(files, trace)
     for step in trace.steps if sure else ():
@@ -70,8 +68,11 @@ def _find_sure(trace: Trace, files: Files) -> Iterator[SourceFact]:
     later = any(step.name in SETS for step in trace.steps)
     for step in trace.steps:
         call = step.call
-        names = [name for name, _ in find_settings(step.node, step.scope, files)]
-        if ONLY_ONE in names or step.name in SETS | OTHER_JOINS or ways.is_foreign(step):
+        if (
+            hides_others(step.node, step.scope, files)
+            or step.name in SETS | OTHER_JOINS
+            or ways.is_foreign(step)
+        ):
             return
         if call is None:
             continue

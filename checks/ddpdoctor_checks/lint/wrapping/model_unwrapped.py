@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.resolve.calls import WRAPPERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
@@ -119,15 +120,24 @@ def _is_harmless(
 
 
 def _imports_managers(module: Scope, kinds: Kinds, wraps: bool) -> bool:
-    """Whether a program imports what else trains over ranks; a wrapper may be imported where one is thrown away."""
+    """Whether a program imports what else trains over ranks; a wrapper may be imported where one is thrown away.
+
+    Nor does an import of torch's wrapper count that no line uses.
+    """
     for member in kinds.programs.members(module):
         for scope in member.walk():
-            for name in scope.imports.values():
+            for own, name in scope.imports.items():
                 if wraps and name.endswith("DistributedDataParallel"):
+                    continue
+                if name in WRAPPERS and not _is_used(own, member):
                     continue
                 if any(word in name.lower() for word in MANAGERS):
                     return True
     return False
+
+
+def _is_used(name: str, module: Scope) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(module.node))
 
 
 @check("DDP015", family="source", needs=("sources",), id="lint.model_wrapped", commands=LINT)
