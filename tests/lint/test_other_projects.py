@@ -241,3 +241,52 @@ def test_wrapper_that_is_imported_and_used_nowhere() -> None:
 def test_wrapper_under_another_name() -> None:
     program = UNWRAPPED.format(wrap="parallel = DDP; model = parallel(model)")
     assert "DDP015" not in {each.code for each in lint(program)}
+
+
+GUARDED = """
+def work(rank):
+    pass
+
+def main():
+    if {test}:
+        mp.spawn(work, nprocs=4)
+main()
+"""
+
+
+@pytest.mark.wrong
+def test_option_of_several_processes_is_no_question_whether_this_is_a_child() -> None:
+    assert [each.code for each in lint(GUARDED.format(test="args.multiprocessing_distributed"))] == ["ENV017"]
+
+
+@pytest.mark.right
+def test_processes_that_a_child_does_not_start_again() -> None:
+    assert not lint(GUARDED.format(test="mp.parent_process() is None"))
+
+
+LOSS = """
+def main():
+    dist.init_process_group("gloo")
+    model = DDP(torch.nn.Linear(2, 2))
+    criterion = torch.nn.MSELoss()
+    for x, y in load():
+        loss = {loss}
+        {reduce}
+        if loss.item() < 0.01:
+            break
+        loss.backward()
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.parametrize("loss", ["criterion.forward(model(x), y)", "-(model(x) * y).sum()"])
+@pytest.mark.wrong
+def test_loss_with_a_sign_or_by_forward_decides_for_each_rank(loss: str) -> None:
+    assert [each.code for each in lint(LOSS.format(loss=loss, reduce="pass"))] == ["COL002"]
+
+
+@pytest.mark.parametrize("loss", ["criterion.forward(model(x), y)", "-(model(x) * y).sum()"])
+@pytest.mark.right
+def test_loss_that_is_reduced_before_it_decides(loss: str) -> None:
+    assert not lint(LOSS.format(loss=loss, reduce="dist.all_reduce(loss)"))
