@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import io
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ddpdoctor.aftermath.agent import AgentReader
+from ddpdoctor.aftermath.communicators import Communicator, CommunicatorReader
 from ddpdoctor.aftermath.faults import Dump, FaultReader
 from ddpdoctor.aftermath.lines import SEGMENT_LIMIT, Line, plain, read_place, read_prefix, split_line
 from ddpdoctor.aftermath.notable import NotableReader
 from ddpdoctor.aftermath.shapes import ShapeReader
 from ddpdoctor.aftermath.stamps import LOOK_BACK, Stamp, last_stamp, read_stamp
+from ddpdoctor.aftermath.stretches import LONGEST_LINE
 from ddpdoctor.aftermath.tracebacks import Told, TracebackReader
 from ddpdoctor.evidence.job import NotableLine, TextMatch
 from ddpdoctor.evidence.texts.matching import NOISE, find_entry, match_line, scan_chunk
-from ddpdoctor.gather.opening import read_some
 from ddpdoctor.gather.scrub import scrub
 
-CHUNK = 4 << 20
-LONGEST_LINE = 8 << 20
-"""Bytes after which a line without an end is cut: a progress bar's, or no log's."""
 MATCHES = 2000
 """Different texts that are kept of one log: the table has some 150, times ranks that speak with a prefix."""
 TEXT_LIMIT = 4000
@@ -130,6 +127,7 @@ class LogFacts:
     """Time of its last dated line."""
     members: dict[tuple[str, int], Member] = field(default_factory=dict)
     """Host and process id -> which rank it is, as NCCL says."""
+    communicators: dict[tuple[str, int, str], Communicator] = field(default_factory=dict)
 
     def attempt_at(self, line: int) -> int:
         """Return the agent's attempt to which a line belongs: each ends where the agent names who failed."""
@@ -148,6 +146,7 @@ class LogReader:
         self._kept: dict[tuple[object, ...], Text] = {}
         self._left = BUDGET
         self._shapes = ShapeReader(TRIGGERS)
+        self._communicators = CommunicatorReader()
         self._held: deque[bytes] = deque()
         self._tail = b""
         self._number = 1
@@ -155,6 +154,7 @@ class LogReader:
 
     def take(self, data: bytes) -> None:
         """Take a stretch that ends with a line."""
+        self._communicators.take(data)
         lines = data.count(b"\n")
         if 2 * (len(data) + LINE_COST * lines) <= self._left:  # whatever is in it
             self._read_parts(data, lines)
@@ -225,6 +225,7 @@ class LogReader:
         facts.dumps = self._faults.done[-KEPT:]
         facts.texts = list(self._kept.values())
         facts.notable = self._notable.finish()
+        facts.communicators = self._communicators.found
         facts.last = last_stamp(self._tail)
         facts.kernel = _KERNELS.search(self._tail) is not None
         facts.lines, facts.unfinished = self._number - 1, self._tracebacks.unfinished
@@ -376,25 +377,3 @@ class _Search:
                     break
                 start = self._data.rfind(b"\n", position, start - 1) + 1 or position
         return start
-
-
-def read_stretches(stream: io.BufferedIOBase, first: bytes, limit: int) -> Iterator[bytes]:
-    """Yield a file in stretches that end with a line.
-
-    Args:
-        stream: positioned behind ``first``.
-        first: what was read of it already.
-        limit: bytes after which it is cut.
-    """
-    rest, seen = first, len(first)
-    while seen < limit and (chunk := read_some(stream, CHUNK)):
-        seen += len(chunk)
-        data = rest + chunk
-        cut = data.rfind(b"\n") + 1
-        if not cut and len(data) > LONGEST_LINE:
-            cut = data.rfind(b"\r") + 1 or len(data)
-        if cut:
-            yield data[:cut]
-        rest = data[cut:]
-    if rest:
-        yield rest

@@ -7,12 +7,14 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ddpdoctor.aftermath.enveloped import choose_unwrapping
 from ddpdoctor.aftermath.errorfiles import read_error
 from ddpdoctor.aftermath.given_files import HEAD, JSON_LIMIT, Source
 from ddpdoctor.aftermath.joining.join import join_logs
 from ddpdoctor.aftermath.lines import looks_labelled
-from ddpdoctor.aftermath.logs import LogFacts, LogReader, read_stretches, read_told
+from ddpdoctor.aftermath.logs import LogFacts, LogReader, read_told
 from ddpdoctor.aftermath.parts import Error, Log
+from ddpdoctor.aftermath.stretches import read_stretches
 from ddpdoctor.aftermath.toolfiles import SIZE_LIMIT as SIZE_OF_TOOLS
 from ddpdoctor.aftermath.toolfiles import read_tool
 from ddpdoctor.evidence import Evidence
@@ -87,10 +89,11 @@ def _read_file(source: Source, said: list[str]) -> Log:
 def _read(stream: io.BufferedIOBase, name: str, said: list[str]) -> LogFacts:
     """Read one log; where it breaks off, as a truncated compressed file does, keep what came before."""
     first = read_some(stream, HEAD)
-    reader = LogReader(name, labelled=looks_labelled(first))
+    unwrap = choose_unwrapping(first) or bytes
+    reader = LogReader(name, labelled=looks_labelled(unwrap(first)))
     try:
         for data in read_stretches(stream, first, SIZE_LIMIT):
-            reader.take(data)
+            reader.take(unwrap(data))
     except UNREADABLE as problem:
         said.append(f"{name} is truncated: {getattr(problem, 'strerror', None) or problem}")
     facts = reader.finish()

@@ -125,7 +125,7 @@ class LoaderStand:
     length: int | None
     """Batches that it will give; None where only the program's own code could tell."""
     number: int = 1
-    """The how-manyth time."""
+    """How often the ranks had been sampled by then, from 1."""
     batch_size: int | None = None
     drop_last: bool = False
     sampler: str | None = None

@@ -19,7 +19,7 @@ TORCHRUN_VALUES = (
 ).split()
 """Options of torch.distributed.run 2.4 to 2.13 that take a value."""
 TORCHRUN_FLAGS = ["--standalone", "--module", "-m", "--no-python", "--run-path", "--virtual-local-rank"]
-"""Those that take none."""
+"""Options of torchrun that take no value."""
 COUNTS = ("auto", "gpu", "cpu", "xpu")
 """Words that torchrun takes for a number of ranks, beside the name of a plugin's device."""
 MISPLACED = ("--json", "--html")

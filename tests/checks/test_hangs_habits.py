@@ -9,8 +9,8 @@ import pytest
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Stand
 from ddpdoctor_checks.job.calls.habits import leaves_habit
-from ddpdoctor_checks.job.hangs.departures import list_calls
 from ddpdoctor_checks.job.hangs.standing import Place
+from ddpdoctor_checks.job.hangs.verdicts import list_calls
 from tests.checks.standing import collective, judge, proved, stand
 
 Ops = tuple[tuple[str, int], ...]

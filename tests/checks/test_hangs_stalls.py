@@ -294,13 +294,33 @@ def test_the_recorder_tells_who_passed_a_functional_collective_by() -> None:
         "COL002",
         RankSet([1]),
         RankSet([0, 2]),
-        "medium",
+        "high",
     )
+    assert found.details["proof"]
     assert found.message == (
         "Ranks 0, 2 wait in all_reduce #4 (train.py:30, train) and rank 1 waits in barrier #4 (train.py:50, "
         "train): torch pairs these as one collective."
     )
     assert [(place.role, place.line) for place in found.where] == [("culprit", 50), ("victim", 30)]
+
+
+def test_what_a_thread_may_issue_yet_or_comes_after_another_open_call_is_no_proof() -> None:
+    inside = in_functional(0, "all_reduce")
+    barrier = in_barrier(1, told=True)
+    assert barrier.recorder is not None
+    further = replace(barrier.recorder.open[0], sequence=5)
+    busy = replace(barrier, recorder=Recorder(open=(*barrier.recorder.open, further)))
+    also = replace(inside, recorder=Recorder(open=(Recorded("all_reduce", 4, "0", own=False), further)))
+    for one, other, proven in (
+        (inside, barrier, True),
+        (inside, busy, True),
+        (also, busy, False),
+        (replace(inside, threads=2), barrier, False),
+        (inside, replace(barrier, others=(at(70),)), False),
+    ):
+        found = judge([one, other], still=43.0, stage="confirmed")
+        assert found is not None
+        assert found.details["proof"] is proven
 
 
 def test_of_two_ranks_that_passed_each_other_by_neither_is_named() -> None:

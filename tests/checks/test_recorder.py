@@ -11,6 +11,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.collectives import (
+    COMPLETED,
     RETIRED,
     SCHEDULED,
     STARTED,
@@ -307,6 +308,33 @@ def test_two_ranks_in_two_groups_in_opposite_order() -> None:
         "rank 1 had not issued it: issued no collective on the group at all; meanwhile rank 1 is blocked in a collective of group 2"
         in found.message
     )
+
+
+def pairs(odd: str, op: str = "all_reduce") -> Made:
+    """Two pairs of ranks make a call each at line 50, then all make one at line 60; rank 1 or 3 does otherwise."""
+    made = Made(4).together()
+    for group, members in (("1", (0, 1)), ("2", (2, 3))):
+        for rank in members:
+            if odd == "leaves it out" and rank == 1:
+                continue
+            stuck = group == ("1" if odd == "leaves it out" else "2")
+            other = odd == "calls another" and rank == 3
+            made.call(
+                [rank], op if other else "all_reduce", 55 if other else 50, 1, STARTED if stuck else COMPLETED + RETIRED,
+                group=group, members=RankSet(members),
+            )  # fmt: skip
+    return made.call([1, 2, 3] if odd == "leaves it out" else [0, 1], "all_reduce", 60, 4, STARTED)
+
+
+def test_of_two_ranks_that_wait_for_each_other_the_one_that_left_out_what_others_passed() -> None:
+    found = first(pairs("leaves it out"))
+    assert (found.code, str(found.ranks), found.confidence) == ("COL002", "1", "medium")
+    assert found.details["group"] == "1"
+
+
+def test_of_two_ranks_in_a_group_other_groups_tell_the_odd_one() -> None:
+    found = first(pairs("calls another", "broadcast"))
+    assert (found.code, str(found.ranks), found.confidence) == ("COL003", "3", "medium")
 
 
 def test_a_group_of_one_rank_is_no_fault() -> None:

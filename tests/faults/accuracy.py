@@ -53,6 +53,7 @@ HALVES_HEAD = """\
 Measured on {today}, {cases} cases. Rules were written with those of the cases in view whose name has an even CRC-32 (*seen*), and
 with the others hidden; scripts and truths were written before, by an author who had not seen the rules."""
 _COUNT = re.compile(r"\d+ of \d+|\d+ in \d+|on \d+ of \d+")
+CONFIDENCES = ("high", "medium", "low")
 PROOF_S = 3.0
 """A provable deadlock is to be named within so long of the last rank blocking."""
 
@@ -127,6 +128,10 @@ def summarise(scores: Sequence[Score]) -> list[str]:
         "right content": lambda score: score.content,
     }
     rows += [f"{name} {_count(map(part, broken))}" for name, part in parts.items()]
+    for level in CONFIDENCES:
+        # In a healthy job whatever is said is wrong.
+        said = [bool(score.code) for score in scores if score.confidence == level]
+        rows.append(f"right of what was said at {level} confidence {_count(said)}")
     healthy = [score for score in scores if score.detected is None]
     alarmed = sum(bool(score.false_alarms) for score in healthy)
     rows.append(f"false alarms on {alarmed} of {len(healthy)} healthy jobs")

@@ -36,6 +36,8 @@ class Score:
     """From the last rank blocking to the look that the first finding is made of; None where it is of none."""
     proved: bool = False
     """The first finding is a proof that the job cannot go on, no suspicion."""
+    confidence: str | None = None
+    """Confidence of the first finding; None where none of warning or above was reported."""
 
     @property
     def is_right(self) -> bool:
@@ -79,6 +81,7 @@ def score_trial(truth: Truth, trial: Trial) -> Score:
         notes=tuple(notes),
         verdict_s=first.get("details", {}).get("still_s") if first is not None else None,
         proved=first is not None and bool(first.get("details", {}).get("proof")),
+        confidence=first.get("confidence") if first is not None and first.get("severity") != "info" else None,
     )
 
 

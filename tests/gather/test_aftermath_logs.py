@@ -14,7 +14,8 @@ import pytest
 
 from ddpdoctor.aftermath import Sources, read_sources
 from ddpdoctor.aftermath.joining.file_nodes import name_by_paths
-from ddpdoctor.aftermath.logs import CHUNK, LogReader, read_stretches
+from ddpdoctor.aftermath.logs import LogReader
+from ddpdoctor.aftermath.stretches import CHUNK, read_stretches
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.job import ExceptionRecord
 from tests.cli.torchrun_output import ended, raised

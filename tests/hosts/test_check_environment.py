@@ -81,6 +81,7 @@ def test_differing_script_is_named(doctor: Doctor, tmp_path: Path) -> None:
     assert "the file of --model" in found["message"]
 
 
+@pytest.mark.long
 def test_contradicting_launcher_variables_are_named_with_their_hosts(doctor: Doctor) -> None:
     slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "2"}
     variables: dict[str, dict[str, str | None]] = {

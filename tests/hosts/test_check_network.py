@@ -96,6 +96,7 @@ def test_interfaces_that_are_not_there_are_named(doctor: Doctor) -> None:
     assert "^lo" in found["node-c",]
 
 
+@pytest.mark.long
 def test_closed_ephemeral_ports_are_named(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         hosts.drop_ports(hosts[0], hosts[1], 32768, 60999, both_ways=True)

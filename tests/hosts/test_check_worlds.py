@@ -86,6 +86,7 @@ def test_host_that_dies_is_named_by_the_other(doctor: Doctor, dead: int) -> None
     assert (told.merged is not None) == (dead == 1)
 
 
+@pytest.mark.long
 def test_signal_ends_the_waiting_for_others_at_once(doctor: Doctor) -> None:
     with Hosts(2) as hosts:
         (started,) = doctor.start([hosts[0]], static(hosts, "--join-timeout", "200"))

@@ -57,6 +57,7 @@ def test_thread_that_the_model_leaves_does_not_keep_the_rank(tmp_path: Path) -> 
     assert result.left == []
 
 
+@pytest.mark.long
 def test_temporary_directory_that_a_rank_keeps_goes_with_it(tmp_path: Path) -> None:
     result = check(tmp_path, *model("keeps_a_temporary_directory"))
     assert result.stage("ddp")["status"] == "passed", result.out
@@ -149,6 +150,7 @@ def test_killed_agent_takes_its_ranks_along_and_is_reported(tmp_path: Path) -> N
     assert result.left == []
 
 
+@pytest.mark.long
 def test_killed_rank_from_outside_is_named(tmp_path: Path) -> None:
     with start(tmp_path, *model("hangs_on_one")) as running:
         running.wait_for(lambda: [e for e in running.events("rank-1") if e.get("stage") == "ddp"])

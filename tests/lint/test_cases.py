@@ -18,7 +18,7 @@ CASES = Path(__file__).resolve().parent.parent / "faults" / "cases"
 FOUND = (
     "barrier-not-reached", "hang-at-exit", "hang-eight-ranks", "hang-except-continue", "hang-gather-object", "hang-guard-in-decorator",
     "hang-groups-by-helper", "hang-guard-in-helper", "hang-guard-in-method", "hang-monitored-barrier", "hang-new-group-on-members",
-    "hang-new-group-on-some", "hang-return-before-group", "hang-validation-through-wrapper", "hang-wrap-on-some",
+    "hang-groups-hierarchical", "hang-new-group-on-some", "hang-return-before-group", "hang-validation-through-wrapper", "hang-wrap-on-some",
 )  # fmt: skip
 """Cases whose fault is a call that some ranks do not reach, by a test on the rank."""
 UNSEEN = "sharded-"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.machine import read_commit
 from tests.matrix.entries import Entry, choose_entries
-from tests.matrix.environment import ROOT, CannotInstall, end_processes, make_environment, make_variables
+from tests.matrix.environment import CannotInstall, end_processes, make_environment, make_variables
 from tests.matrix.page import make_page
 from tests.matrix.results import RESULTS, Shown, fingerprint, make_shown, read_all, read_result
 
@@ -91,7 +91,7 @@ def try_step(name: str, place: Path, source: str) -> Shown:
     command = [str(place / "env/bin/python"), "-m", "tests.matrix.steps", name, str(told)]
     with (place / "output").open("w+b") as output:
         step = subprocess.Popen(
-            command, cwd=ROOT, env=make_variables(place), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            command, cwd=place / "tree", env=make_variables(place), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,
         )  # fmt: skip
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -22,6 +22,18 @@ PREFIX = "ddm-"
 SPACE = 16 << 30
 """A torch with CUDA unpacks to 5 to 8 GB, and its wheels take 2 to 4 more while they are installed."""
 INSTALL_S = 1800.0
+TREE = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "checks",
+    "ddpdoctor",
+    "docs",
+    "plugins",
+    "pyproject.toml",
+    "tests",
+)
+"""What is copied of a checkout: what is changed in it while an entry is tried, is no part of that entry."""
 
 
 class CannotInstall(Exception):
@@ -30,10 +42,11 @@ class CannotInstall(Exception):
 
 @contextlib.contextmanager
 def make_environment(entry: Entry) -> Iterator[tuple[Path, float]]:
-    """Install torch, ddpdoctor from this checkout and what the tests need; remove it all afterwards.
+    """Install torch, ddpdoctor from a copy of this checkout and what the tests need; remove it all afterwards.
 
     Yields:
-        The directory, which has the environment in ``env``, and how many seconds the installation took.
+        The directory, which has the environment in ``env`` and the copy in ``tree``, and how many seconds the
+        installation took.
 
     Raises:
         CannotInstall: no such Python, no such torch, no space.
@@ -49,6 +62,7 @@ def make_environment(entry: Entry) -> Iterator[tuple[Path, float]]:
             raise CannotInstall(f"{free / 2**30:.0f} GiB free in {place.parent}, {SPACE >> 30} are needed")
         started = time.monotonic()
         (place / "tmp").mkdir()
+        tree = copy_tree(place)
         _call([python, "-m", "venv", str(place / "env")], place)
         # Compiling all of torch takes minutes; what is imported of it is compiled by the first step.
         pip = [
@@ -60,11 +74,24 @@ def make_environment(entry: Entry) -> Iterator[tuple[Path, float]]:
             "--no-cache-dir",
             "--no-compile",
         ]
-        _call([*pip, f"torch=={entry.torch}", "-e", f"{ROOT}[tests]"], place)
+        _call([*pip, f"torch=={entry.torch}", "-e", f"{tree}[tests]"], place)
         yield place, time.monotonic() - started
     finally:
         end_processes(place)
         shutil.rmtree(place, ignore_errors=True)
+
+
+def copy_tree(place: Path, root: Path = ROOT) -> Path:
+    """Copy what an entry is tried with, without caches; return where it is."""
+    tree = place / "tree"
+    tree.mkdir()
+    for name in TREE:
+        source = root / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy2(source, tree / name)
+    return tree
 
 
 def make_variables(place: Path) -> dict[str, str]:

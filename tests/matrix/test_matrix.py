@@ -23,7 +23,7 @@ from tests.faults.truth import load_all
 from tests.matrix import __main__ as matrix
 from tests.matrix import steps
 from tests.matrix.entries import ENTRIES, Entry, choose_entries, find_python
-from tests.matrix.environment import CannotInstall, explain_failure, remove_stale
+from tests.matrix.environment import CannotInstall, copy_tree, explain_failure, remove_stale
 from tests.matrix.page import COLUMNS, make_page
 from tests.matrix.results import Result, Shown, fingerprint, read_all, read_result
 from tests.matrix.running import Ended, find_warnings
@@ -217,6 +217,7 @@ def test_a_step_runs_under_the_interpreter_of_the_environment(tmp_path: Path) ->
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     (tmp_path / "tmp").mkdir()
+    copy_tree(tmp_path)
     shown = matrix.try_step("facts", tmp_path, "abc")
     assert (shown.outcome, shown.source) == ("right", "abc"), shown.notes
     assert shown.details["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -227,6 +228,7 @@ def test_a_step_that_fails_itself_is_wrong_and_says_why(tmp_path: Path) -> None:
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\necho ImportError: no rich >&2\nexit 1\n")
     python.chmod(0o755)
+    (tmp_path / "tree").mkdir()
     shown = matrix.try_step("check", tmp_path, "abc")
     assert (shown.outcome, shown.text, shown.notes) == ("wrong", "the step failed", ("ImportError: no rich",))
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.marks import sampled
 from tests.patterns.collecting import Use, collect
 from tests.patterns.stepping import Stepper, TooManyStepsError, make_texts
 
@@ -40,7 +41,7 @@ def count_worst(use: Use, budget: int, length: int) -> tuple[float, str]:
 
 
 @pytest.mark.unmeasured
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("name", sampled(USES, 3))
 def test_pattern_stays_within_its_budget(name: str) -> None:
     steps, text = count_worst(USES[name], BUDGET, LENGTH)
     assert steps <= BUDGET, f"more than {BUDGET} steps for each character of {text[:200]!r}"

@@ -144,7 +144,8 @@ RIGHT = [("ddp", 2), ("ddp", 3), ("hand", 2), ("hand", 3), ("tp", 2)]
 
 
 @pytest.mark.parametrize(
-    ("style", "ranks"), [("fsdp", 3), *[pytest.param(*case, marks=LONG) for case in RIGHT]]
+    ("style", "ranks"),
+    [pytest.param("fsdp", 3, marks=LONG), *[pytest.param(*case, marks=LONG) for case in RIGHT]],
 )
 def test_what_is_right_agrees(tmp_path: Path, style: str, ranks: int) -> None:
     report, told = compare(tmp_path, style, "none", ranks)

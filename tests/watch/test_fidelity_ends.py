@@ -64,7 +64,7 @@ def say(ended: Ended) -> list[str]:
     return [re.sub(r"(?i)pid:? \d+", "", line).strip() for line in lines]
 
 
-@pytest.mark.parametrize(("until", "code"), [("never", 1), ("second", 0)])
+@pytest.mark.parametrize(("until", "code"), [("never", 1), pytest.param("second", 0, marks=pytest.mark.long)])
 def test_restarts_are_torchruns(tmp_path: Path, until: str, code: int) -> None:
     write(tmp_path, RESTARTING)
     plain, watched = torchrun_pair(

@@ -314,7 +314,7 @@ def watch(folder: Path, source: str, *looked: str) -> None:
     assert "trouble" not in names, [event for event in events if event["event"] == "trouble"]
 
 
-@pytest.mark.parametrize("name", mostly_long(SCRIPTS, "profiles", "hooks and modules"))
+@pytest.mark.parametrize("name", mostly_long(SCRIPTS, "profiles"))
 def test_what_a_program_observes_is_the_same(tmp_path: Path, name: str) -> None:
     watch(tmp_path, SCRIPTS[name], "step", "batch")
 

@@ -139,7 +139,7 @@ def run(folder: Path, script: Path, watched: bool, level: str, workers: int) -> 
         pytest.param("a batch that is not to be asked", "deep", 0, marks=pytest.mark.long),
         ("a step that raises", "deep", 0),
         pytest.param("a closure that raises", "deep", 0, marks=pytest.mark.long),
-        ("a sampler that raises", "normal", 0),
+        pytest.param("a sampler that raises", "normal", 0, marks=pytest.mark.long),
         ("a sampler that raises", "normal", 1),
     ],
 )

@@ -117,6 +117,7 @@ def test_on_request_a_deadlock_is_only_reported(tmp_path: Path) -> None:
     assert report["job"]["stopped_by"] is None
 
 
+@pytest.mark.long
 def test_a_suspicion_is_withdrawn_when_the_rank_moves(tmp_path: Path) -> None:
     done, report = doctor(tmp_path, SLEEPER.format(seconds=12), "--stall-after", "3")
     assert done.returncode == 0, done.stderr

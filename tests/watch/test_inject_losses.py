@@ -16,6 +16,9 @@ SCRIPT = """
 
     x = torch.randn(6, 5, requires_grad=True)
     y = torch.tensor([1, 2, -100, 3, -100, 0])
+    z = torch.tensor([1, 2, 0, 3, 4, 0])
+    mask = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
+    each = F.cross_entropy(x, z, reduction="none")
 
     def see(loss):
         losses.note_backward(loss, sys._getframe())
@@ -29,6 +32,10 @@ SCRIPT = """
         "two": see(F.cross_entropy(x, y) + F.cross_entropy(x[:2], y[:2])),
         "other": see((x ** 2).mean()),
         "learned": see(F.cross_entropy(x, y) * x.sum()),
+        "masked": see((each * mask).sum() / mask.sum() / 2),
+        "chosen": see(each[mask.bool()].mean()),
+        "gathered": see(-(x.log_softmax(-1).gather(-1, z[:, None]).squeeze(-1) * mask).sum() / 8),
+        "advantages": see((each * torch.tensor([0.5, -1.0, 2.0, 0.1, 1.0, 3.0])).mean()),
     }
     gathers.state.packed = True
     told["packed"] = see(F.cross_entropy(x, y))
@@ -54,6 +61,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[float]
         ("two", [[4, 0.25], [2, 0.5]]),
         ("other", []),
         ("learned", []),
+        ("masked", [[4, 0.125]]),
+        ("chosen", [[4, 0.25]]),
+        ("gathered", [[4, 0.125]]),
+        ("advantages", []),
         ("packed", []),
     ],
 )

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests.marks import mostly_long
 from tests.watch.breaking import KINDS
 from tests.watch.launching import alive, doctor, environ, finish, start, wait_for
 
 PARTS = 18
 """Each place fails in one of so many tests. A plain run takes three, with another kind of failure in each."""
 TURNS = [
-    pytest.param(kind, part, marks=() if part == 6 * number else pytest.mark.long)
-    for number, kind in enumerate(KINDS)
+    pytest.param(kind, part, marks=() if (kind, part) == ("type", 0) else pytest.mark.long)
+    for kind in KINDS
     for part in range(PARTS)
 ]
 SILENT = (
@@ -68,6 +69,7 @@ def test_whatever_fails_of_ours_the_job_ends_as_it_ends(kind: str, part: int, tm
     assert not wrong, json.dumps(wrong[:5], indent=1)
 
 
+@pytest.mark.long
 def test_what_failed_is_said(tmp_path: Path) -> None:
     """A defect of ours (no failure of the system, which has its own words) is said once, wherever it shows."""
     words = [sys.executable, "-m", "tests.watch.breaking", str(tmp_path / "runs"), "type", "0", "8"]
@@ -167,7 +169,13 @@ def test_what_a_run_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "streams", [">/dev/full", "2>/dev/full", ">/dev/full 2>&1", "1<&0", ">&-", "2>&-", ">&- 2>&-"]
+    "streams",
+    mostly_long(
+        [">/dev/full", "2>/dev/full", ">/dev/full 2>&1", "1<&0", ">&-", "2>&-", ">&- 2>&-"],
+        ">/dev/full",
+        "1<&0",
+        ">&- 2>&-",
+    ),
 )
 @pytest.mark.parametrize("code", [0, 7])
 def test_streams_that_take_nothing_leave_the_exit_code(tmp_path: Path, streams: str, code: int) -> None:
@@ -179,7 +187,9 @@ def test_streams_that_take_nothing_leave_the_exit_code(tmp_path: Path, streams: 
     assert shell.returncode == code
 
 
-@pytest.mark.parametrize("limit", ["-n 8", "-n 10", "-n 12", "-v 150000", "-v 300000"])
+@pytest.mark.parametrize(
+    "limit", mostly_long(["-n 8", "-n 10", "-n 12", "-v 150000", "-v 300000"], "-n 10", "-v 150000")
+)
 def test_little_room_leaves_the_job_alone(tmp_path: Path, limit: str) -> None:
     words = doctor(tmp_path, "--", sys.executable, "-c", "print('worked'); raise SystemExit(7)")
     shell = subprocess.run(

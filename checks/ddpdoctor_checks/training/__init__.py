@@ -12,6 +12,7 @@ from ddpdoctor_checks.training.replicas.buffers import find_batch_norm, find_buf
 from ddpdoctor_checks.training.replicas.companions import find_companions
 from ddpdoctor_checks.training.replicas.counts import find_skipped
 from ddpdoctor_checks.training.replicas.parted import find_parted
+from ddpdoctor_checks.training.replicas.whole_parts import find_left_whole, find_unequal_start
 
 # isort: split
 from ddpdoctor_checks.training.lost_gradients import find_gathered
@@ -58,6 +59,7 @@ __all__ = [
     "find_evaluation_padded",
     "find_fresh_optimizers",
     "find_gathered",
+    "find_left_whole",
     "find_loader_bound",
     "find_loss_uneven",
     "find_model_peers_apart",
@@ -75,6 +77,7 @@ __all__ = [
     "find_straggling",
     "find_sync_left_off",
     "find_unenclosed",
+    "find_unequal_start",
     "find_uneven_loaders",
     "find_unsharded",
 ]

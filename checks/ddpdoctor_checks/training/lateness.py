@@ -19,7 +19,7 @@ from ddpdoctor.evidence.training.timing import (
 )
 
 FEWEST_STEPS = 20
-"""That were timed."""
+"""Fewest timed steps of which lateness is judged."""
 FEWEST_COLUMNS = 12
 """Fewest columns in which it can be told who is late: of more steps, a column holds several."""
 LATE_S, LATE_SHARE = 0.010, 0.2

@@ -30,12 +30,11 @@ LISTED = 6
 @check("COL013", family="training", needs=NEEDS, id="training.group_roles", required=False, commands=JOB)
 def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
     """Gradients are averaged over ranks that hold different parts of the model."""
-    if not any(
-        axis.strategy == strategies.BY_HAND.name for node in evidence.training for axis in node.layout.axes
-    ):
-        raise NotApplicable("the program averages no gradients by itself")
     mixed = find_mixed(evidence)
     if mixed is None:
+        axes = [axis for node in evidence.training for axis in node.layout.axes]
+        if not any(axis.strategy == strategies.BY_HAND.name for axis in axes):
+            raise NotApplicable("the program averages no gradients by itself")
         return
     line = user_line(mixed.setup.frames)
     ranks = RankSet().union(*mixed.groups)

@@ -51,7 +51,7 @@ class Scales:
     first: int
     """Step with it, from 1."""
     values: dict[float, RankSet]
-    """At that step."""
+    """Value at that step -> the ranks that have it."""
     last: int
     last_values: dict[float, RankSet]
     frames: tuple[Frame, ...] = ()

@@ -38,7 +38,7 @@ class Mixed:
     """Gradients that are averaged over ranks which hold different parts of a model."""
 
     groups: tuple[RankSet, ...]
-    """That average them."""
+    """Groups that average its gradients."""
     replicas: tuple[RankSet, ...]
     """Sets of ranks that held the same before the first step, no two of them in one of these groups."""
     setup: OptimizerSetup
@@ -53,13 +53,14 @@ def find_mixed(evidence: Evidence) -> Mixed | None:
     """
     layout = join_layouts(node.layout for node in evidence.training)
     groups = [g for axis in layout.axes if axis.strategy == strategies.BY_HAND.name for g in axis.groups]
-    for setup, looks in join_optimizers(evidence.training) if groups else ():
+    for setup, looks in join_optimizers(evidence.training):
         look = next((each for each in looks if each.step == 1), None)
         if look is None or setup.peers or not setup.uniform:
             continue
         replicas = [share.ranks for share in look.values if len(share.ranks) > 1]
         apart = [not any(sum(rank in each for rank in group) > 1 for each in replicas) for group in groups]
-        if replicas and all(apart) and all(any(rank in r for r in replicas) for g in groups for rank in g):
+        known = all(any(rank in each for each in replicas) for group in groups for rank in group)
+        if groups and replicas and all(apart) and known:
             return Mixed(tuple(groups), tuple(replicas), setup)
         part = _find_mixed_part(look, setup)
         if part is not None:

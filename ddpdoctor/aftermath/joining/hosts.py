@@ -12,6 +12,8 @@ from ddpdoctor.evidence.job import TextMatch
 
 KERNELS = ("xid-", "device-", "switch-", "fabric-", "amdgpu-", "bus-", "adapter-", "kernel-", "driver-")
 """How entries begin that come from a node's own logs, which often name no host."""
+_OF_NODE = re.compile(r"(?i)(?:^|[-_.])(?:node|host|pod)(?![a-z])")
+"""What logs are called that were kept by node."""
 
 
 class Hosts:
@@ -74,8 +76,8 @@ class Hosts:
 
     @property
     def count(self) -> int:
-        """Nodes that are known by name."""
-        return len(self._nodes)
+        """Nodes that are known by name, or by what their logs are called."""
+        return max(len(self._nodes), len({path for path in self._paths.values() if _OF_NODE.search(path)}))
 
     def find_rank(self, match: TextMatch, host: str) -> int | None:
         """Return the rank that NCCL gave to the process, or to the GPU, of a text; None where it said none.

@@ -13,6 +13,7 @@ from ddpdoctor.aftermath.joining.file_nodes import separate_hosts
 from ddpdoctor.aftermath.joining.hosts import Hosts
 from ddpdoctor.aftermath.joining.raised import add_error_files, add_launchers
 from ddpdoctor.aftermath.joining.timeline import make_timeline
+from ddpdoctor.aftermath.joining.unequal_calls import find_unequal_calls
 from ddpdoctor.aftermath.joining.whose import (
     Ranks,
     Sorted,
@@ -70,7 +71,7 @@ def join_logs(
     crashes, unplaced = make_crashes(logs, processes, ranks, shorten)
     finder = Hosts(logs, hosts)
     texts = _make_texts(logs, ranks, finder, processes, exceptions)
-    texts += find_differences(texts)
+    texts += [*find_differences(texts), *find_unequal_calls(logs)]
     notes += unplaced + _tell_lost(logs, sorted_)
     end = _make_end(logs, sorted_, processes, exceptions, [*lost, *notes])
     end = dataclasses.replace(end, timeline=make_timeline(logs, texts, processes, finder))

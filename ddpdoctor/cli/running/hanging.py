@@ -30,7 +30,7 @@ DUMP_SIGNALS = ("USR1", "USR2", "SIGUSR1", "SIGUSR2")
 
 
 def add_hang_options(parser: argparse.ArgumentParser) -> None:
-    """Declare them."""
+    """Declare the options about hangs."""
     group = parser.add_argument_group("hang handling")
     add_option(
         group,

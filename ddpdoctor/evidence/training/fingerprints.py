@@ -34,9 +34,9 @@ class TensorLook:
     shape: tuple[int, ...] = ()
     trainable: RankSet = field(default_factory=RankSet)
     values: tuple[Share, ...] = ()
-    """Before the step."""
+    """Fingerprints of the values before the step."""
     gradients: tuple[Share, ...] = ()
-    """That the step used."""
+    """Fingerprints of the gradients that the step used."""
     missing: RankSet = field(default_factory=RankSet)
     """Ranks on which it had no gradient."""
     reduced: RankSet = field(default_factory=RankSet)
@@ -175,7 +175,7 @@ class OptimizerSetup:
     number: int
     """Number of the optimizer, in order of the first step, those of wrapped models first."""
     kind: str
-    """Its class."""
+    """Name of the optimizer's class."""
     ranks: RankSet
     parameters: int = 0
     frames: tuple[Frame, ...] = ()
@@ -252,7 +252,7 @@ class LoaderSetup:
     length: int | None = None
     batch_size: int | None = None
     sampler: str | None = None
-    """Class."""
+    """Name of the sampler's class."""
     sets_epoch: bool = False
     """The sampler has a method set_epoch."""
     shuffle: bool | None = None

@@ -20,7 +20,7 @@ class EmptyLoad:
     model: str
     """Class of the module that it was called on."""
     prefix: str
-    """module. or the like."""
+    """What all names begin with that differ, e.g. ``module.``."""
     extra: bool
     """The names of the checkpoint have it, and those of the module have not; else the reverse."""
     name: str
@@ -37,7 +37,7 @@ class FreshOptimizer:
 
     ranks: RankSet
     optimizer: str
-    """Its class."""
+    """Name of the optimizer's class."""
     names: str
     """Under which the checkpoint holds the state of optimizers that nothing asked for."""
     counter: str = ""

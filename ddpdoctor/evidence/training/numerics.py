@@ -100,7 +100,7 @@ class CompanionLook:
     number: int
     """Number of the model, in the order in which a rank first called such models."""
     model: str
-    """Its class."""
+    """Name of the class of the model."""
     optimizer: int
     step: int
     """Before which it was looked at, from 1."""

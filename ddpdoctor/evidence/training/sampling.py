@@ -21,7 +21,7 @@ class Sampling:
     length: int | None = None
     """Batches."""
     sampler: str | None = None
-    """Class."""
+    """Name of the sampler's class."""
     shuffle: bool | None = None
     seed: int | None = None
     epoch: int | None = None

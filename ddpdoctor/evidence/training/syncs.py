@@ -71,7 +71,7 @@ class Replicated:
 
     ranks: RankSet
     model: str
-    """Its class."""
+    """Name of the class of the model."""
     devices: int | None
     """How many it is spread over; 0 where there is none, and it does nothing."""
     frames: tuple[Frame, ...] = ()

@@ -24,7 +24,7 @@ collectives of the program's own among all ranks."""
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """One rank."""
+    """Where the time of one rank's steps went."""
 
     rank: int
     seconds: tuple[float, ...]
@@ -76,7 +76,7 @@ class Timing:
     reductions: float = 0.0
     """Number of reductions in each step."""
     gradient_bytes: int = 0
-    """That a reduction carries."""
+    """Bytes of gradients that a reduction carries."""
     device: str = ""
     """Type of the one that the model is on."""
     loader: tuple[Frame, ...] = ()

@@ -56,7 +56,7 @@ class ClassView:
 
 @dataclass(frozen=True, slots=True)
 class StandstillView:
-    """The look that counts."""
+    """The sample of a hang that the verdict rests on."""
 
     classes: tuple[ClassView, ...]
     timeline: Timeline

@@ -11,6 +11,7 @@ from ddpdoctor.judge.verdict import Verdict
 from ddpdoctor.report.html.bandwidth import BandwidthView, view_bandwidth
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.checks import ChecksView, describe_counts, view_checks
+from ddpdoctor.report.html.compared import ComparedView, view_compared
 from ddpdoctor.report.html.findings import FindingView, view_findings
 from ddpdoctor.report.html.links import LinksView, view_links
 from ddpdoctor.report.html.matrix import EnvironmentView, view_environment
@@ -42,7 +43,7 @@ VERDICT_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class VerdictView:
-    """The answer."""
+    """The verdict as the head of the page shows it."""
 
     status: str
     tone: str
@@ -90,6 +91,7 @@ class PageView:
     standstill: StandstillView | None
     recorded: RecordedView | None
     trained: TrainedView | None
+    compared: tuple[ComparedView, ...]
     timed: TimedView | None
     overlaps: tuple[OverlapView, ...]
     commands: tuple[tuple[str, str], ...]
@@ -137,6 +139,7 @@ def build_view(report: Report, options: RenderOptions) -> PageView:
         standstill=view_standstill(report.evidence, caps),
         recorded=view_recorded(report.evidence, caps),
         trained=view_trained(report.evidence, caps),
+        compared=view_compared(report.evidence, caps),
         timed=view_timed(report.evidence, caps),
         overlaps=view_overlaps(report.evidence, caps),
         commands=_commands(report),

@@ -11,7 +11,7 @@ from ddpdoctor.evidence.sources import UnevenCall
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.calls import GROUPS, name_collective
 from ddpdoctor.source.resolve.names import Scope
-from ddpdoctor.source.resolve.rank_tests import Difference, RankReader
+from ddpdoctor.source.resolve.rank_tests import MEMBER, Difference, RankReader
 from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
 
 
@@ -87,11 +87,14 @@ def join_sides(sides: Sequence[tuple[Call, ...]]) -> tuple[Call, ...]:
 def drop_pairs(found: list[Found]) -> list[Found]:
     """Leave out what the other ranks make as well, below the opposite question elsewhere in the function.
 
-    ``if rank != 0: barrier()``, work, ``if rank == 0: barrier()`` lets rank 0 go first.
+    ``if rank != 0: barrier()``, work, ``if rank == 0: barrier()`` lets rank 0 go first. Of what the
+    members of a list do, only the making of a group is kept.
     """
     kept: dict[int, Found] = {}
     alike: dict[tuple[object, str], list[Found]] = {}
     for each in found:
+        if each.difference.origin == MEMBER and each.call.operation not in GROUPS:
+            continue
         others = alike.setdefault((each.difference.key, each.call.identity), [])
         spend(1 + len(others))
         for other in others:

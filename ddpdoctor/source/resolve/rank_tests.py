@@ -32,6 +32,9 @@ DEEPEST = 8
 """Assignments that are followed to the source of a value."""
 ZERO = "zero"
 HELPER = "helper"
+MEMBER = "member"
+"""Whether the rank is one of some that are listed elsewhere: what such ranks do in a group of their own is theirs, but
+a group is made by all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Difference:
     """What makes a test come out differently."""
 
     origin: str
-    """rank, host, clock, or helper for what is by its name true on rank 0 only."""
+    """rank, host, clock, member, or helper for what is by its name true on rank 0 only."""
     traced: bool
     """Whether it was followed to its source, not only known by a name."""
     key: str
@@ -170,6 +173,8 @@ class RankReader:
             if not known or None in values:
                 return None
             return Difference("rank", traced, _key(left, known[0]) if len(known) == 1 else key, positive)
+        if isinstance(operator, (ast.In, ast.NotIn)):
+            return Difference(MEMBER, traced, key, positive, certain=False)
         value = _number(right)
         zero = {(ast.Gt, 0): False, (ast.GtE, 1): False, (ast.Lt, 1): True, (ast.LtE, 0): True}
         if value is not None and (type(operator), value) in zero:

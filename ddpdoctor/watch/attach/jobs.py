@@ -34,7 +34,7 @@ class FoundRank:
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """Process id of the launcher."""
         return self.seen.pid
 
 

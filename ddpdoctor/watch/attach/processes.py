@@ -112,7 +112,7 @@ class Seen:
 
     @property
     def user(self) -> str:
-        """Name of its user."""
+        """Name of the user who owns the process."""
         if self.uid is None:
             return "?"
         try:

@@ -44,7 +44,7 @@ class _Column:
 
 @dataclass(slots=True)
 class _Rank:
-    """What one rank wrote."""
+    """Times that one rank wrote, being read."""
 
     number: int
     event: Times

@@ -42,7 +42,7 @@ class RankProgress:
     raised: bool = False
     """Whether it came back with an exception."""
     last: str | None = None
-    """Its last collective."""
+    """The rank's last collective."""
     last_number: int = 0
     last_place: str | None = None
     open: bool = False

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.texts.matching import find_entry
-from ddpdoctor_checks.common.stage_evidence import name_signal
-from ddpdoctor_checks.job.blame.conditions import HUP, SCHEDULER_KILLS, TERM, settle_text
+from ddpdoctor_checks.job.blame.conditions import settle_text
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.job.blame.failures import Failure, Level, quote_line
+from ddpdoctor_checks.job.blame.failures import Failure, Level
 from ddpdoctor_checks.job.blame.lagging import find_busy, find_lag, find_mismatch
-from ddpdoctor_checks.job.blame.members import describe_unheard, find_stopped, lose_members, unheard_ranks
+from ddpdoctor_checks.job.blame.members import describe_unheard, find_stopped, unheard_ranks
+from ddpdoctor_checks.job.blame.told_to_end import judge_ended
 from ddpdoctor_checks.job.blame.views import View
 
 NOTICED_S = 5.0
@@ -31,6 +31,8 @@ STORE_BARRIER = ("store-barrier-waits", "store-barrier-timed-out")
 """Entries in which a rank of a group says that it waits at the store for the others."""
 UNREACHED = ("client-timed-out", "client-refused", "client-timed-out-unnamed", "client-unanswered")
 """Entries of ranks that never reached the store."""
+PEER_GONE = "gloo-peer-gone"
+SPAWNED = "spawned-process-failed"
 UNEXCHANGED = "parameters-not-exchanged"
 """Entry of ranks whose first collective gave them nothing of the others."""
 LARGEST_WORLD = 1 << 20
@@ -63,7 +65,7 @@ def judge_complaints(diagnosis: Diagnosis) -> None:
         first = min(at_exit, key=lambda each: each.at if each.at is not None else float("inf"))
         diagnosis.cause = Group("ERR010", Level.AT_EXIT, at_exit, first)
     elif ended:
-        _judge_ended(diagnosis, ended)
+        judge_ended(diagnosis, ended)
     elif diagnosis.job is not None and (diagnosis.job.exit_code or diagnosis.job.signal):
         diagnosis.reason = (
             "cannot determine the first failure: no rank recorded an exception, signal or exit code"
@@ -76,82 +78,169 @@ def _blame(diagnosis: Diagnosis, code: str, failures: Sequence[Failure], suspect
 
 
 def _judge_waiting(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> None:
+    """Let one rule after the other look at ranks that waited; the first that knows whom for has the word."""
+    if not any(rule(diagnosis, waiting) for rule in _WAITING_RULES):
+        silent = diagnosis.world.minus(
+            RankSet(each.rank for each in diagnosis.failures if each.rank is not None)
+        )
+        silent = silent.minus(unheard_ranks(diagnosis))
+        there = [f"{silent.phrase()} recorded no failure"] if silent else []
+        _only_affected(diagnosis, waiting[0], *there)
+
+
+def _only_affected(diagnosis: Diagnosis, first: Failure, *more: str) -> None:
+    unheard = describe_unheard(diagnosis)
+    diagnosis.reason = "; ".join(
+        [f"only affected ranks were seen ({first.words})", *more, *([unheard] if unheard else [])]
+    )
+
+
+def _left_early(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
     early = _finished_early(diagnosis, waiting)
     if early:
         _blame(diagnosis, "COL008", waiting, RankSet(view.rank for view in early if view.rank is not None))
-        return
+    return bool(early)
+
+
+def _first_of_spawned(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    """torch.multiprocessing.spawn names the first process that failed: if it lost a peer, that one ended well."""
+    first = waiting[0]
+    spawned = any(text.entry == SPAWNED for text in diagnosis.evidence.texts)
+    if not spawned or len(diagnosis.failures) != 1 or first.rank is None or diagnosis.context.nodes > 1:
+        return False
+    if first.entry is None or first.entry.id != PEER_GONE:
+        return False
+    others = diagnosis.world.minus(RankSet([first.rank]))
+    first.sure = "medium"
+    _blame(diagnosis, "COL008", waiting, others if len(others) == 1 else RankSet())
+    return True
+
+
+def _named_by_text(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    """Who waited says itself that ranks are missing, did not join a call, or became silent."""
     for code in ("NET006", "COL002", "NET011"):
         coded = [each for each in waiting if each.code == code]
         if coded:
             _blame(diagnosis, code, coded, _missing(diagnosis, code, coded))
-            return
+            return True
+    return False
+
+
+def _never_joined(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
     outside = [each for each in waiting if _waits_outside(each)]
     absent = _absent(diagnosis)
     if outside and absent:
         _blame(diagnosis, "NET006", outside, absent)
-        return
-    if find_stopped(diagnosis) is not None:
-        diagnosis.reason = (
-            f"only affected ranks were seen ({waiting[0].words}); {describe_unheard(diagnosis)}"
-        )
-        return
-    late = [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
+    return bool(outside and absent)
+
+
+def _stopped_unheard(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    stopped = find_stopped(diagnosis) is not None
+    if stopped:
+        _only_affected(diagnosis, waiting[0])
+    return stopped
+
+
+def _list_late(waiting: Sequence[Failure]) -> list[Failure]:
+    return [each for each in waiting if each.entry is not None and each.entry.id in TIMED_OUT]
+
+
+def _in_other_calls(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    """Some ranks timed out in another call than most under the same number."""
+    late = _list_late(waiting)
     apart = find_mismatch(late)
-    if apart is not None:
-        odd = [each for each in late if each.rank in apart.ranks]
-        odd[0].groups = {**odd[0].groups, **apart.groups}
-        _blame(diagnosis, "COL003", odd, apart.ranks)
-        return
+    if apart is None:
+        return False
+    odd = [each for each in late if each.rank in apart.ranks]
+    odd[0].groups = {**odd[0].groups, **apart.groups}
+    _blame(diagnosis, "COL003", odd, apart.ranks)
+    return True
+
+
+def _never_began(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    late = _list_late(waiting)
     roots = _find_roots(diagnosis, late)
     if roots:
         _blame(diagnosis, "COL002", late, roots)
-        return
+    return bool(roots)
+
+
+def _behind(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    """The watchdogs' counts of calls show who is behind."""
+    late = _list_late(waiting)
     lag = find_lag(diagnosis) if late else None
-    if lag is not None and lag.inside:
+    if lag is None:
+        return False
+    if lag.inside:
         _blame(diagnosis, "COL005", late, lag.ranks)
-        return
-    if lag is not None:
+    else:
         _blame(diagnosis, "COL002", [each for each in late if each.rank not in lag.ranks] or late, lag.ranks)
-        return
-    if late:
-        heard = RankSet(each.rank for each in late if each.rank is not None)
-        if len(heard) == len(diagnosis.world) > 1 and _may_be_cut(diagnosis, late):
-            _blame(diagnosis, "NET011", late, RankSet())
-        else:
-            complained = RankSet(each.rank for each in waiting if each.rank is not None)
-            silent = diagnosis.world.minus(complained).minus(_timed_out(diagnosis))
-            if silent and not silent.minus(unheard_ranks(diagnosis)):
-                diagnosis.reason = (
-                    f"only affected ranks were seen ({late[0].words}); {describe_unheard(diagnosis)}"
-                )
-                return
-            busy = find_busy(diagnosis, heard, TIMED_OUT)
-            if busy is not None:
-                _blame(diagnosis, "COL009", late, RankSet([busy]))
-                late[0].sure = "medium"
-                return
-            _blame(diagnosis, "COL005", late, silent.minus(unheard_ranks(diagnosis)))
-        return
+    return True
+
+
+def _timed_out_alike(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    """Ranks waited to the end of a limit, and their calls do not show for whom."""
+    late = _list_late(waiting)
+    if not late:
+        return False
+    heard = RankSet(each.rank for each in late if each.rank is not None)
+    if len(heard) == len(diagnosis.world) > 1 and _may_be_cut(diagnosis, late):
+        _blame(diagnosis, "NET011", late, RankSet())
+        return True
+    complained = RankSet(each.rank for each in waiting if each.rank is not None)
+    silent = diagnosis.world.minus(complained).minus(_timed_out(diagnosis))
+    if silent and not silent.minus(unheard_ranks(diagnosis)):
+        _only_affected(diagnosis, late[0])
+        return True
+    busy = find_busy(diagnosis, heard, TIMED_OUT)
+    if busy is not None:
+        _blame(diagnosis, "COL009", late, RankSet([busy]))
+        late[0].sure = "medium"
+    else:
+        _blame(diagnosis, "COL005", late, silent.minus(unheard_ranks(diagnosis)))
+    return True
+
+
+def _watchdog_stuck(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
     stuck = [each for each in waiting if each.code == "ERR011"]
     if stuck:
         _blame(diagnosis, "ERR011", stuck, RankSet())
-        return
+    return bool(stuck)
+
+
+def _store_unreached(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    """Nothing is known of the rank that hosts the store, and others did not reach it."""
     unreached = [each for each in waiting if each.entry is not None and each.entry.id in UNREACHED]
     seen = RankSet(view.rank for view in diagnosis.views.ranks if view.rank is not None)
-    if unreached and 0 not in seen:
-        _blame(diagnosis, "NET006", unreached, diagnosis.world.minus(seen) or RankSet([0]))
-        return
-    if all(each.entry is not None and each.entry.id == UNEXCHANGED for each in waiting):
-        waiting[0].sure = "medium"
-        _blame(diagnosis, "BKD002", waiting, RankSet())
-        return
-    silent = diagnosis.world.minus(RankSet(each.rank for each in diagnosis.failures if each.rank is not None))
-    silent = silent.minus(unheard_ranks(diagnosis))
-    there = [f"{silent.phrase()} recorded no failure"] if silent else []
-    unheard = describe_unheard(diagnosis)
-    diagnosis.reason = "; ".join(
-        [f"only affected ranks were seen ({waiting[0].words})", *there, *([unheard] if unheard else [])]
-    )
+    if not unreached or 0 in seen:
+        return False
+    _blame(diagnosis, "NET006", unreached, diagnosis.world.minus(seen) or RankSet([0]))
+    return True
+
+
+def _nothing_exchanged(diagnosis: Diagnosis, waiting: Sequence[Failure]) -> bool:
+    if not all(each.entry is not None and each.entry.id == UNEXCHANGED for each in waiting):
+        return False
+    waiting[0].sure = "medium"
+    _blame(diagnosis, "BKD002", waiting, RankSet())
+    return True
+
+
+_WAITING_RULES = (
+    _left_early,
+    _first_of_spawned,
+    _named_by_text,
+    _never_joined,
+    _stopped_unheard,
+    _in_other_calls,
+    _never_began,
+    _behind,
+    _timed_out_alike,
+    _watchdog_stuck,
+    _store_unreached,
+    _nothing_exchanged,
+)
+"""What tells for whom ranks waited, the surest first."""
 
 
 def _find_roots(diagnosis: Diagnosis, late: Sequence[Failure]) -> RankSet:
@@ -297,111 +386,3 @@ def _first_ended(diagnosis: Diagnosis, waiting: Sequence[Failure], ended: Sequen
         each.code, each.sure = "ERR005", "medium"
     diagnosis.cause = Group("ERR005", Level.SIGNAL, early, min(early, key=lambda each: each.at or 0.0))
     return True
-
-
-LOST_NODES = (
-    "node-without-heartbeat", "scheduler-lost-node", "scheduler-node-failure", "mpirun-lost-daemon", "pod-node-gone",
-)  # fmt: skip
-"""The rendezvous, or the scheduler, says that a node is gone."""
-
-
-def lost_node(diagnosis: Diagnosis) -> bool:
-    """Make a node that went with all its processes the cause; return whether there is one.
-
-    Such a node gave no sign of life any more, or has not a single end, while others have theirs; or the rendezvous says
-    that its heartbeat stopped.
-    """
-    if lose_members(diagnosis):
-        return True
-    texts = [*diagnosis.views.loose, *(text for view in diagnosis.views.others for text in view.texts)]
-    named = next((text for text in texts if text.entry in LOST_NODES), None)
-    ends: dict[int, list[bool]] = {}
-    for view in diagnosis.views.ranks:
-        if view.process is not None and view.attempt == diagnosis.attempt:
-            process = view.process
-            seen = process.running or process.ended is not None or bool(view.exceptions)
-            ends.setdefault(view.node, []).append(seen)
-    gone = [node for node, known in ends.items() if not any(known)]
-    if len(ends) < 2 or not gone or len(gone) == len(ends):
-        if named is None:
-            return False
-        view = View(named.node, host=named.groups.get("nodes", ""), role="other")
-        entry = find_entry(named.entry)
-        told = Failure(view, Level.SILENT, "NET015", quote_line(named.text), entry=entry, groups=named.groups)
-        diagnosis.cause = Group("NET015", Level.SILENT, [told], told)
-        return True
-    lost = [
-        Failure(view, Level.SILENT, "NET015", "disappeared without a record", sure="medium")
-        for view in diagnosis.views.ranks
-        if view.node in gone and view.attempt == diagnosis.attempt
-    ]
-    diagnosis.failures = [each for each in diagnosis.failures if each.view.node not in gone] + lost
-    diagnosis.cause = Group("NET015", Level.SILENT, lost, lost[0])
-    return True
-
-
-def killed_by_scheduler(diagnosis: Diagnosis) -> bool:
-    """Make the scheduler's own word of a kill for memory the cause; return whether there is one.
-
-    It names a step and not a process: whatever ranks said afterwards, they were ended or lost a peer.
-    """
-    said = [text for text in diagnosis.views.loose if text.entry in SCHEDULER_KILLS]
-    if not said or (diagnosis.job is not None and diagnosis.job.exit_code == 0):
-        return False
-    view = View(said[0].node, host=said[0].host, role="other")
-    told = Failure(view, Level.SIGNAL, "ERR002", quote_line(said[0].text), sure="medium")
-    diagnosis.cause = Group("ERR002", Level.SIGNAL, [told], told)
-    return True
-
-
-def single_out_hangups(diagnosis: Diagnosis) -> None:
-    """Blame some ranks that SIGHUP ended while the others were not: no terminal of the job was closed then."""
-    hung = [each for each in diagnosis.failures if each.code == "ENV012"]
-    ranks = RankSet(each.rank for each in hung if each.rank is not None)
-    job = diagnosis.job
-    if not ranks or not diagnosis.world.minus(ranks):
-        return
-    if _is_hung_up(diagnosis) or (job is not None and (job.signal == HUP or job.interrupted == "SIGHUP")):
-        return
-    for each in hung:
-        each.code, each.level = "ERR005", Level.SIGNAL
-
-
-def _is_hung_up(diagnosis: Diagnosis) -> bool:
-    """Whether a launcher says that it got SIGHUP, or passes it on."""
-    texts = [*diagnosis.views.loose, *(text for view in diagnosis.views.others for text in view.texts)]
-    return any(text.entry in ("agent-hung-up", "agent-passes-hangup") for text in texts)
-
-
-def _starts_anew(diagnosis: Diagnosis, ended: Sequence[Failure]) -> bool:
-    """Whether the launcher ended the ranks to start them again: with a node that has joined."""
-    senders = [each.view.process.signal_sender or "" for each in ended if each.view.process is not None]
-    later = any(view.attempt > diagnosis.attempt for view in diagnosis.views.ranks)
-    return later and bool(senders) and all(sender.startswith("agent") for sender in senders)
-
-
-def _judge_ended(diagnosis: Diagnosis, ended: Sequence[Failure]) -> None:
-    """All ranks were told to end: by whom, and was it the terminal?"""
-    signals = {each.view.process.signal for each in ended if each.view.process is not None}
-    job = diagnosis.job
-    texts = [*diagnosis.views.loose, *(text for view in diagnosis.views.others for text in view.texts)]
-    hung = any(each.code == "ENV012" for each in ended) or (job is not None and job.signal == HUP)
-    if hung or _is_hung_up(diagnosis):
-        diagnosis.cause = Group("ENV012", Level.ENDED, list(ended), ended[0])
-        return
-    if job is not None and (job.stopped or job.interrupted is not None):
-        return
-    if _starts_anew(diagnosis, ended):
-        return
-    told = any(find_entry(text.entry).id == "agent-signalled" for text in texts)
-    if TERM in signals or told or (job is not None and job.signal == TERM):
-        for each in ended:
-            each.code, each.sure = "ERR005", "medium"
-        diagnosis.cause = Group("ERR005", Level.ENDED, list(ended), ended[0])
-        return
-    names = ", ".join(name_signal(signal) for signal in sorted(s for s in signals if s is not None))
-    senders = [each.view.process.signal_sender for each in ended if each.view.process is not None]
-    by = next((f" by {sender}" for sender in senders if sender is not None), "")
-    diagnosis.reason = (
-        f"all ranks were signaled to stop{by} ({names or 'interrupted'}), and nothing shows why"
-    )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.texts.matching import CAUSE, CONSEQUENCE, TextEntry
+from ddpdoctor.evidence.texts.matching import CAUSE, CONSEQUENCE, NOISE, TextEntry, find_entry
 from ddpdoctor.facts.ownership import PYTHON
 from ddpdoctor_checks.common.frames import stands_in, user_frames
 from ddpdoctor_checks.common.places import split_endpoint
@@ -223,6 +223,18 @@ def _loopback_refused(view: View, groups: dict[str, str], context: Context) -> s
     return "NET003" if context.nodes > 1 or not (others or len(heard) > 1) else None
 
 
+def _fell_back(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """Loopback serves the ranks of one node; where a mesh failed, it did not serve."""
+    failed = any("connectFullMesh failed" in text.text for text in context.views.evidence.texts)
+    return "NET003" if failed or context.nodes > 1 else None
+
+
+def _engine_waits(view: View, groups: dict[str, str], context: Context) -> str | None:
+    """An engine without requests says the same as one whose workers hang: something else has to speak of trouble."""
+    said = {text.entry for text in context.views.evidence.texts if find_entry(text.entry).role != NOISE}
+    return "COL005" if said - {"vllm-waits"} else None
+
+
 def _loader_killed(view: View, groups: dict[str, str], context: Context) -> str | None:
     proof, _ = context.memory_proof(view)
     return "ERR002" if proof else "ERR005"
@@ -306,7 +318,8 @@ _RULES: dict[str, Rule] = {
     "name-unresolvable": _name,
     "loopback-dialled": _loopback,
     "gloo-loopback-dialled": _loopback_refused,
-    "loopback-fallback": _only_over_nodes("NET003", None),
+    "loopback-fallback": _fell_back,
+    "vllm-waits": _engine_waits,
     "gloo-mesh-timed-out": _unconnected,
     "nccl-connect-timed-out": _unconnected,
     "rendezvous-timed-out": _before_ranks("NET006"),

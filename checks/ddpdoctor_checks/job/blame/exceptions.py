@@ -59,6 +59,10 @@ _LOST = re.compile(
     r"(?:connection reset by peer|connection refused|broken pipe|socket closed|connection closed by peer)"
 )
 """The whole message of a call of torch.distributed whose peer, or whose store, is gone."""
+_BROKEN = re.compile(
+    r"(?i)^(?:\[Errno \d{1,3}\] )?(?:connection reset by peer|broken pipe|failed to recv, got 0 bytes)"
+)
+"""The whole message of a call whose connection had been there, and broke."""
 _LAUNCHERS = ("torch/distributed/launch.py", "accelerate/commands/", "deepspeed/launcher/")
 """Launchers that raise CalledProcessError where a rank ended with a status."""
 _ENDING = re.compile(r"(^|\.)(KeyboardInterrupt|SignalException|ChildFailedError)$")
@@ -184,11 +188,14 @@ def _add_worker(own: Sequence[Failure]) -> None:
             return
 
 
-def _names_cause(told: _Told) -> bool:
+def _names_cause(told: _Told, root: _Told) -> bool:
     """Whether an exception says what is wrong, and was raised from the complaint that showed it.
 
-    Torch raises "The connection to the C10d store has failed" from the time-out of the socket.
+    Torch raises "The connection to the C10d store has failed" from the time-out of the socket. Where a connection broke
+    that had been there, it was reached, and nothing is wrong with its name.
     """
+    if _BROKEN.match(root.message):
+        return False
     chain = told.record.chain
     known = told.entry is not None and told.entry.role == CAUSE
     return known and not told.complains and bool(chain) and chain[0].link == "cause"
@@ -200,7 +207,7 @@ def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> F
         told[0] = replace(told[0], entry=find_entry("loader-gone"))
     top, root = told[0], told[-1]
     level, shown = Level.EXCEPTION, top
-    if root.complains and not _names_cause(top):
+    if root.complains and not _names_cause(top, root):
         level, shown = Level.COMPLAINT, root
     elif top.complains:
         shown = next(each for each in told if not each.complains)
@@ -242,7 +249,8 @@ def _judge_exception(view: View, record: ExceptionRecord, context: Context) -> F
         failure.at = context.clock.seconds(view.node, record.at)
         failure.coarse = record.at.is_coarse
     _add_crash(failure, top)
-    unknown = code == "ERR001" and short_type(origin.type) in OF_OTHERS
+    lost = entry is not None and entry.id == "loader-gone"  # of which nothing shows why the worker ended
+    unknown = code == "ERR001" and (lost or short_type(origin.type) in OF_OTHERS)
     if unknown or (level == Level.SOFT and shown is not top):
         failure.sure = "medium"
     return failure

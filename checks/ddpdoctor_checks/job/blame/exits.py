@@ -258,6 +258,8 @@ def _judge_status(view: View, status: int, context: Context) -> Failure:
         return replace(_judge_signal(view, status - 128, context), words=f"exit status {status}")
     found = _choose_text(view)
     if found is None:
+        # A log without the exception may be cut, or one of several.
+        failure.sure = "high" if process.watched or process.exit_call else "medium"
         return failure
     entry, text = found
     code = settle_text(view, entry, text.groups, context)

@@ -9,19 +9,15 @@ from ddpdoctor.evidence.job import JobEnd, TextMatch
 from ddpdoctor.evidence.texts.matching import find_entry
 from ddpdoctor.judge import once
 from ddpdoctor_checks.job.blame.claims import judge_claims
-from ddpdoctor_checks.job.blame.complaints import (
-    TIMED_OUT,
-    judge_complaints,
-    killed_by_scheduler,
-    lost_node,
-    single_out_hangups,
-)
+from ddpdoctor_checks.job.blame.complaints import TIMED_OUT, judge_complaints
 from ddpdoctor_checks.job.blame.conditions import Context
 from ddpdoctor_checks.job.blame.diagnosis import NUMBERS, Diagnosis, Group, fingerprint, was_asked
 from ddpdoctor_checks.job.blame.exits import judge_view
 from ddpdoctor_checks.job.blame.failures import OWN, Failure, Level, quote_line
+from ddpdoctor_checks.job.blame.node_losses import killed_by_scheduler, lost_node
 from ddpdoctor_checks.job.blame.removals import find_removal
 from ddpdoctor_checks.job.blame.said import judge_hardware, judge_said
+from ddpdoctor_checks.job.blame.told_to_end import single_out_hangups
 from ddpdoctor_checks.job.blame.views import Clock, Views
 
 SOME_ONLY = {"CKP002": "ERR001", "CKP005": "ERR001"}

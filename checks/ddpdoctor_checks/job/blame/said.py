@@ -35,6 +35,7 @@ RULED = frozenset(
         "hydra-saw-signal",
         "launcher-names-signal",
         "launcher-saw-signal",
+        "loopback-fallback",
         *DIFFERING,
         "memory-lock-limited",
         "mpi-process-received-signal",

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor_checks.job.calls.sequences import GroupCalls
-from ddpdoctor_checks.job.calls.votes import Difference
+from ddpdoctor_checks.job.calls.sequences import Essences, GroupCalls
+from ddpdoctor_checks.job.calls.votes import Difference, Side, place_of
 
 DIMENSIONS = (
     ("tensor parallel", re.compile(r"(?:^|[^a-z])(?:tp|mp)(?:$|[^a-z])|tensor", re.IGNORECASE)),
@@ -58,6 +58,70 @@ def narrow(difference: Difference, held: RankSet, found: Sequence[Difference]) -
         if missed and not difference.culprits
         else difference
     )
+
+
+def settle_cycle(
+    found: Sequence[Difference], groups: Sequence[GroupCalls], essences: Essences
+) -> list[Difference]:
+    """Name who left out a line that others passed, where ranks wait for each other in two groups; else no rank.
+
+    Of two ranks that wait for each other one has changed the order of its calls, or left one out. Where each further
+    rank that came to the one call has made the other one before, at the same line in a group of its own, the rank
+    that did not has left it out.
+
+    Args:
+        found: Differences, the one that explains the others first.
+        groups: All groups.
+        essences: Of their log.
+    """
+    first = found[0] if found else None
+    if first is None or first.kind != "missing":
+        return list(found)
+    if first.behind.minus(find_held([group for group in groups if group is not first.group])):
+        return list(found)  # some of them wait for no other rank
+    open_ = replace(first, culprits=RankSet(), sure="medium")
+    for other in found[1:]:
+        if other.kind != "missing" or other.waiting != first.behind or other.behind.minus(first.waiting):
+            continue
+        apart = first.waiting.minus(other.behind)
+        passed = _list_passed(other.sides[0], essences)
+        if len(apart) > len(other.behind) and not apart.minus(passed):
+            cause = replace(other, culprits=other.behind, sure="medium")
+            return [cause, open_, *(each for each in found[1:] if each is not other)]
+    return [open_, *found[1:]] if first.culprits else list(found)
+
+
+def ask_others(difference: Difference, essences: Essences) -> Difference:
+    """Let ranks of other groups tell which side of a mismatch is the usual one: the one whose line they made too.
+
+    Args:
+        difference: In whose group the count of ranks tells nothing.
+        essences: Of its log.
+    """
+    if difference.kind not in ("mismatch", "apart") or difference.culprits:
+        return difference
+    usual = [
+        side
+        for side in difference.sides
+        if len(_list_passed(side, essences).minus(difference.group.members))
+        > sum(len(each.ranks) for each in difference.sides if each is not side)
+    ]
+    if len(usual) != 1:
+        return difference
+    odd = [each for each in difference.sides if each is not usual[0]]
+    if any(_list_passed(each, essences).minus(each.ranks) for each in odd):
+        return difference
+    return replace(difference, culprits=RankSet().union(*(each.ranks for each in odd)), sure="medium")
+
+
+def _list_passed(side: Side, essences: Essences) -> RankSet:
+    """Return the ranks that made a side's operation at the side's line, in whichever group."""
+    place = place_of(side.site)
+    if place is None or side.call is None:
+        return RankSet()
+    op, calls = essences.log.calls[side.call].op, essences.log.calls
+    alike = {n for n, call in enumerate(calls) if call.op == op and place_of(essences.site((n,))) == place}
+    return RankSet(rank.rank for rank in essences.log.ranks if not alike.isdisjoint(rank.calls))
 
 
 def follow(groups: Sequence[GroupCalls], roots: RankSet) -> tuple[RankSet, tuple[GroupCalls, ...]]:

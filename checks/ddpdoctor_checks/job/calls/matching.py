@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, STARTED, CallLog
-from ddpdoctor_checks.job.calls.chains import find_held, narrow
+from ddpdoctor_checks.job.calls.chains import ask_others, find_held, narrow, settle_cycle
 from ddpdoctor_checks.job.calls.sequences import MEETING, Essences, GroupCalls, Line, read_groups
 from ddpdoctor_checks.job.calls.swaps import find_swap_among
 from ddpdoctor_checks.job.calls.votes import AHEAD, Difference, Side, minority, place_of, vote
@@ -41,7 +41,7 @@ def match_calls(log: CallLog) -> Matching:
         difference = find_difference(group, essences, stale)
         if difference is not None:
             found.append(difference)
-    return Matching(log, essences, tuple(groups), tuple(_order(found, groups)), RankSet(stale))
+    return Matching(log, essences, tuple(groups), tuple(_order(found, groups, essences)), RankSet(stale))
 
 
 def find_difference(group: GroupCalls, essences: Essences, stale: set[int]) -> Difference | None:
@@ -213,7 +213,7 @@ _WEIGHT = {
 }  # fmt: skip
 
 
-def _order(found: Sequence[Difference], groups: Sequence[GroupCalls]) -> list[Difference]:
+def _order(found: Sequence[Difference], groups: Sequence[GroupCalls], essences: Essences) -> list[Difference]:
     """Put first what explains the others: a rank that is late in one group waits in another one, or it does not."""
     held = find_held(groups)
 
@@ -222,7 +222,8 @@ def _order(found: Sequence[Difference], groups: Sequence[GroupCalls]) -> list[Di
         free = 0 if not waits else 1 if waits < len(each.behind) else 2
         return (_WEIGHT[each.kind], free, -len(each.waiting), each.group.name)
 
-    return [narrow(each, held, found) for each in sorted(found, key=weigh)]
+    ordered = [ask_others(narrow(each, held, found), essences) for each in sorted(found, key=weigh)]
+    return settle_cycle(ordered, groups, essences)
 
 
 def find_unexplained(matching: Matching) -> str | None:

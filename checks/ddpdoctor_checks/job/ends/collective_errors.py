@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
@@ -17,6 +16,7 @@ from ddpdoctor_checks.job.blame.exits import list_exits
 from ddpdoctor_checks.job.blame.failures import Level
 from ddpdoctor_checks.job.blame.lagging import Lag, find_lag
 from ddpdoctor_checks.job.calls.last import LastCall, describe_call, find_last_mismatch
+from ddpdoctor_checks.job.ends.call_names import compare_calls, find_odd
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 from ddpdoctor_checks.job.ends.rerun import rerun
 from ddpdoctor_checks.job.ends.second_run import Again, look_again, place_failures
@@ -133,7 +133,7 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         ), code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])"),
     ]  # fmt: skip
     if "own" in groups and "others" in groups:
-        what = _compare(groups)
+        what = compare_calls(groups)
     elif "got" in groups:
         what = f"a peer sent {int(groups['got']):,} bytes where {int(groups['expected']):,} were expected"
     else:
@@ -147,7 +147,7 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         told = f"; {_describe_again(again)}{told}"
         details.update(again.details)
     compared = group if "own" in groups else again.group if again is not None else None
-    odd = _find_odd(compared, diagnosis) if compared is not None else RankSet()
+    odd = find_odd(compared, diagnosis) if compared is not None else RankSet()
     places = again.places if again is not None else ()
     if odd and compared is not None:
         told += f"; {name_set(odd)} {choose_form(len(odd), 'differs', 'differ')} from the majority"
@@ -269,45 +269,10 @@ def _detail_crashes(diagnosis: Diagnosis) -> bool:
     )
 
 
-def _find_odd(group: Group, diagnosis: Diagnosis) -> RankSet:
-    """Return the ranks whose call differs from that of more than half of the world; none where nobody knows."""
-    calls: dict[str, set[int]] = {}
-    for failure in group.failures:
-        groups = failure.groups
-        for rank, call in (("rank", "own"), ("other", "others")):
-            if groups.get(rank, "").isdigit() and call in groups:
-                calls.setdefault(_name(groups[call]), set()).add(int(groups[rank]))
-    most = max(calls.values(), key=len, default=set())
-    if 2 * len(most) <= len(diagnosis.world):
-        return RankSet()
-    return RankSet(rank for ranks in calls.values() if ranks is not most for rank in ranks - most)
-
-
-_FINGERPRINT = re.compile(
-    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<number>\d{1,12}), )?OpType=(?P<op>\w{1,40})"
-    r"(?:, TensorShape=(?P<shape>\[[\d, ]{0,200}\]))?(?:, TensorDtypes=(?P<type>\w{1,40}))?"
-)
-
-
-def _compare(groups: Mapping[str, str]) -> str:
-    """Return ``rank 1 runs ALLREDUCE #3 of [10] Float, rank 2 runs BROADCAST #3 of [10] Float``."""
-    return f"rank {groups['rank']} runs {_name(groups['own'])}, rank {groups['other']} runs {_name(groups['others'])}"
-
-
-def _name(call: str) -> str:
-    """Return a call of torch's comparison without what hardly ever differs; as it is where its form is another."""
-    found = _FINGERPRINT.search(call)
-    if found is None:
-        return call
-    number, shape, kind = found["number"], found["shape"], found["type"]
-    tensor = " ".join(part for part in (shape, kind) if part)
-    return f"{found['op']}{f' #{number}' if number else ''}{f' of {tensor}' if tensor else ''}"
-
-
 def _describe_again(again: Again) -> str:
     """Return what a second run with torch's own comparison of calls showed."""
     groups = again.group.first.groups if again.group is not None else {}
-    named = f": there {_compare(groups)}" if "own" in groups and "others" in groups else ""
+    named = f": there {compare_calls(groups)}" if "own" in groups and "others" in groups else ""
     return f"{again.what}{named}"
 
 
@@ -391,9 +356,16 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
         ),
         whole=True,
         ranks=early,
-        seen=(EvidenceItem("exit", "exited cleanly, with status 0", early),),
+        seen=(EvidenceItem("exit", "exited cleanly, with status 0", early),)
+        if _is_known(early, diagnosis)
+        else (),
         places=list_exits(diagnosis.views.ranks, early),
     )
+
+
+def _is_known(ranks: RankSet, diagnosis: Diagnosis) -> bool:
+    """Whether the ends of ranks were seen, and are not concluded from those of others."""
+    return any(view.process is not None and view.rank in ranks for view in diagnosis.views.ranks)
 
 
 CLAUSES: dict[str, Describe] = {

@@ -20,7 +20,7 @@ class Doing:
     """stopped, uninterruptible, loader, subprocess, process, lock, network, compile, checkpoint, store, rpc, compute,
     sleep, read or native."""
     text: str
-    """Follows "it"."""
+    """What it does, as it follows "it" in a sentence."""
     fix: Fix
 
 

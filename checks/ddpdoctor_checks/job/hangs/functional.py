@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import Recorded
 from ddpdoctor.judge import Finding, Fix, Where
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, join_words, name_set
+from ddpdoctor_checks.job.hangs.needs import tells_all, uses_device
 from ddpdoctor_checks.job.hangs.reading import Reading, name_line, ranks_of
 from ddpdoctor_checks.job.hangs.sides import guard_of
 from ddpdoctor_checks.job.hangs.standing import Place
@@ -34,6 +35,7 @@ def find_apart(reading: Reading, stage: str) -> Finding | None:
         sides.setdefault(each.op if each is not None else "", []).append(place)
     if len(sides) < 2:
         return None
+    proven = _is_proven(living, sides.values())
     ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1][0].rank))
     usual = ordered[0][1]
     odd = [place for _, side in ordered[1:] for place in side] if 2 * len(usual) > len(living) else []
@@ -63,15 +65,29 @@ def find_apart(reading: Reading, stage: str) -> Finding | None:
         ),
         evidence=tuple(what_was_seen(reading)),
         fix=(Fix("issue the same collectives in the same order on every rank: both lines are above"),),
-        details={"proof": False, "stage": stage},
-        confidence="medium",
+        details={"proof": proven, "stage": stage, "still_s": round(reading.look.still_s, 3)},
+        confidence="high" if proven else "medium",
         decisive=True,
     )
 
 
-def _first_open(place: Place) -> Recorded | None:
+def _is_proven(living: Sequence[Place], sides: Iterable[Sequence[Place]]) -> bool:
+    """Whether no rank can make progress: a side waits for nothing but its operation at this number.
+
+    The numbers of gloo's collectives are those of its messages, and no other rank will issue that operation at it: each
+    has issued another one there, on its only thread that issues any. A device's collectives are paired by their order.
+    """
+    alone = any(all(len(_list_open(place)) == 1 for place in side) for side in sides)
+    return alone and all(tells_all(place) and not uses_device(place) for place in living)
+
+
+def _list_open(place: Place) -> tuple[Recorded, ...]:
     recorder = place.stand.recorder
-    return recorder.open[0] if recorder is not None and recorder.open else None
+    return recorder.open if recorder is not None else ()
+
+
+def _first_open(place: Place) -> Recorded | None:
+    return next(iter(_list_open(place)), None)
 
 
 def _may_be_one(one: Recorded, other: Recorded) -> bool:

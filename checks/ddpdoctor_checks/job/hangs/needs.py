@@ -63,7 +63,7 @@ class Ranks:
 
     by_rank: Mapping[int, Place]
     unseen: bool = False
-    """Whether there are others."""
+    """Whether there are ranks of which nothing is known."""
     _known: dict[tuple[object, ...], Need] = field(default_factory=dict)
     _passed: dict[tuple[str, RankSet], int] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class Ranks:
         need = self._known.get(key)
         if need is None:
             need = self._known[key] = _find_missing(call, series, self.by_rank)
-        doubtful = place.stand.raised or (call.op == BACKWARD and _uses_device(place))
+        doubtful = place.stand.raised or (call.op == BACKWARD and uses_device(place))
         return replace(need, sure=False) if doubtful and need.sure else need
 
 
@@ -129,19 +129,19 @@ def _find_missing(call: Call, series: str, by_rank: Mapping[int, Place]) -> Need
         missing.add(rank)
         if part == "differs":
             differing.add(rank)
-        sure = sure and part != "unknown" and _tells_all(other)
+        sure = sure and part != "unknown" and tells_all(other)
     return Need(frozenset(missing), frozenset(differing), True, sure)
 
 
 _OF_A_WRAPPER = ("DistributedDataParallel", FORWARD, BACKWARD)
 
 
-def _uses_device(place: Place) -> bool:
+def uses_device(place: Place) -> bool:
     """Whether a rank queues its collectives on a device: its backward waits for that, and not for other ranks."""
     return "nccl" in (place.stand.backend or "").lower() or any(map(is_queued, place.stand.recent))
 
 
-def _tells_all(place: Place) -> bool:
+def tells_all(place: Place) -> bool:
     """Whether what a rank has not called it cannot be about to call elsewhere."""
     stand = place.stand
     return place.kind == "gone" or (stand.threads <= 1 and not stand.others and not stand.raised)
@@ -184,7 +184,7 @@ def _find_other_side(place: Place, call: Call, by_rank: Mapping[int, Place], uns
         if sent >= received or not seen:
             return Need(sure=sure)
         return Need(
-            frozenset(each.rank for each in seen), every=False, sure=sure and all(map(_tells_all, seen))
+            frozenset(each.rank for each in seen), every=False, sure=sure and all(map(tells_all, seen))
         )
     other = by_rank.get(call.peer)
     if other is None:
@@ -195,5 +195,5 @@ def _find_other_side(place: Place, call: Call, by_rank: Mapping[int, Place], uns
         made += theirs.get(name_points(False, None, tag, group), 0)
     if made >= call.ordinal:
         return Need()
-    sure = other.stand.complete and (sends or not of_any) and _tells_all(other) and not place.stand.raised
+    sure = other.stand.complete and (sends or not of_any) and tells_all(other) and not place.stand.raised
     return Need(frozenset((call.peer,)), sure=sure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from ddpdoctor.evidence.standstill import Stand
 from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, join_words, name_set
-from ddpdoctor_checks.job.hangs.departures import find_leaving
+from ddpdoctor_checks.job.calls import habits
 from ddpdoctor_checks.job.hangs.reading import (
     BACKWARD,
     FORWARD,
@@ -341,3 +341,23 @@ def _advise(culprits: Sequence[Place], guard: Frame | None, rest: Sequence[Place
             ),
         ]
     return [Fix("issue the same collectives in the same order on every rank: both lines are above")]
+
+
+def find_leaving(sides: Sequence[Sequence[Place]]) -> list[Sequence[Place]]:
+    """Return the one side that has left its way, where all others are on theirs; nothing else."""
+    found = habits.find_leaving([list_calls(side[0]) for side in sides])
+    return [] if found is None else [sides[found]]
+
+
+def list_calls(place: Place) -> list[Hashable]:
+    """Return what tells a rank's latest calls apart, up to that in which it waits; none where it waits in none."""
+    call, recent = place.call, list(place.stand.recent)
+    if call is None or not recent:
+        return []
+    if (recent[-1].series, recent[-1].ordinal) != (call.series, call.ordinal):
+        recent.append(call)
+    lines = [user_line(each.frames) for each in recent]
+    return [
+        (each.op, each.group, each.shape, (line.file, line.line) if line is not None else None)
+        for each, line in zip(recent, lines, strict=True)
+    ]

@@ -10,6 +10,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Where
 from ddpdoctor_checks.common.frames import user_frames
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import count_of, format_age, name_set
+from ddpdoctor_checks.job.hangs.detours import find_detour
 from ddpdoctor_checks.job.hangs.exchanges import judge_points
 from ddpdoctor_checks.job.hangs.flight_recorder import list_recorded
 from ddpdoctor_checks.job.hangs.needs import call_at
@@ -75,7 +76,10 @@ def _judge(reading: Reading, stuck: Sequence[Place]) -> Deadlock | None:
         return judge_makers(main, waiting)
     differing = [place for place in waiting if place.rank in need.differing]
     if differing and not _is_missing(joined, differing):
-        return judge_mismatch(joined, differing)
+        mismatch = judge_mismatch(joined, differing)
+        told = {place.rank: place for place in (*joined, *differing)}
+        undecided = len(mismatch.culprits) == len(told)
+        return (find_detour(list(told.values())) if undecided else None) or mismatch
     return judge_missing(joined, waiting)
 
 

@@ -22,7 +22,7 @@ from ddpdoctor_checks.lint.rewriting import seed_draw, tell_seeds
 IN_PLACE = ("random.shuffle", "numpy.random.shuffle")
 """Functions that put a list into a random order."""
 FRESH = ("torch.randperm", "numpy.random.permutation", "random.sample")
-"""Functions that return one."""
+"""Functions that return a fresh permutation."""
 CONVERSIONS = ("tolist", "numpy", "astype", "to", "cpu", "cuda", "long", "int")
 """Methods that keep the order."""
 CONTAINERS = (
@@ -34,7 +34,7 @@ CONTAINERS = (
     "torch.as_tensor",
     "torch.from_numpy",
 )
-"""Functions that do."""
+"""Functions that return what they are given in another container."""
 DIVIDERS = ("array_split", "chunk", "tensor_split", "split")
 """Functions and methods that cut something into parts, one for each rank."""
 SHARED = (

@@ -55,7 +55,7 @@ class SameOrder:
     loader: LoaderSetup
     ranks: RankSet
     epoch: int
-    """The second of them."""
+    """The second of the two epochs."""
     compared: int
     first: tuple[int, ...]
 

@@ -123,7 +123,7 @@ def _compare(rows: Sequence[_Row]) -> Differing | None:
             told = tuple((str(value), ranks) for value, ranks in values.items())
             return Differing(rows[0].sampling, what, told, _is_certain(rows))
     same_order = len({(row.sampling.seed, row.sampling.epoch) for row in rows}) == 1
-    if not apart and same_order:
+    if not apart and same_order and not _reads_all(rows):
         told = tuple((str(shard), ranks) for shard, ranks in _list_twice(rows).items())
         return Differing(rows[0].sampling, "rank", told, _is_certain(rows))
     return None
@@ -144,6 +144,16 @@ def _list_twice(rows: Iterable[_Row]) -> dict[int, RankSet]:
             if rank.isdecimal() and int(rank) in row.ranks:
                 holders.setdefault(shard, []).append(int(rank))
     return {shard: RankSet(ranks) for shard, ranks in holders.items() if len(ranks) > 1}
+
+
+def _reads_all(rows: Sequence[_Row]) -> bool:
+    """Whether all shards are read, each by as many ranks: the samplers fit each other, and were made for fewer ranks.
+
+    That these read the same batches is DAT001, unless they compute one model together.
+    """
+    twice = _list_twice(rows)
+    count = rows[0].sampling.replicas
+    return len(twice) == count and len({len(ranks) for ranks in twice.values()}) == 1
 
 
 def _find_missing(evidence: Evidence, rows: Sequence[Sampling]) -> Differing | None:

@@ -39,7 +39,7 @@ class Race:
 
     @property
     def ranks(self) -> RankSet:
-        """Who takes part."""
+        """Ranks that take part in it."""
         return RankSet(use.rank for use in self.uses)
 
 

@@ -49,7 +49,7 @@ class Parting:
     state: StateLook | None = None
     """Part of the optimizer's state that differs while parameters and gradients are equal."""
     state_step: int = 0
-    """Before which step."""
+    """The step before which the optimizer state differs; 0: it does not."""
     confidence: str = "high"
     between: bool = False
     """Whether it happened in a step between two looks: counts tell it."""

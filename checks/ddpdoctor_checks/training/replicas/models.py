@@ -26,7 +26,7 @@ class Replica:
     setup: OptimizerSetup
     model: int
     name: str
-    """Its class."""
+    """Name of the model's class."""
     ranks: RankSet
     looks: tuple[StepLook, ...]
     """Looks at steps, of these ranks and this model alone, in order."""

@@ -80,7 +80,7 @@ _RANKS = (
 directory = ""
 """Working directory at start; relative file names of code objects mean this one."""
 main_thread = 0
-"""Its ident."""
+"""Ident of the main thread (`threading.get_ident`)."""
 inherited_error_file: str | None = None
 """Error file of an ancestor: not ours to write."""
 

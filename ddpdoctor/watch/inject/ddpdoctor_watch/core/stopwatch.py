@@ -17,7 +17,7 @@ PHASES = 7
 MEETINGS = 4
 """Most meetings of one step that are kept: the first ones and the last."""
 monotonic = time.monotonic_ns
-"""The clock."""
+"""The clock of all phases, in nanoseconds."""
 
 
 class _State:

@@ -69,7 +69,7 @@ _locks = False
 """A lock of a file is held, by this rank's last word on it."""
 _opened = 0
 _ours = ""
-"""The run directory."""
+"""The run directory, whose files are none of the program's."""
 
 
 def install() -> None:

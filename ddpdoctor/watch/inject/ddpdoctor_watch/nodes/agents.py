@@ -67,7 +67,7 @@ class _Meeting:
         self.pulse: Any = None
         """One more, of the signs of life alone: they are small, and where large packets vanish they still pass."""
         self.pulse_end: str | None = None
-        """Our end of it."""
+        """Our end of the connection."""
         self.busy = threading.Lock()
         """Held while something is asked of the store: for ever, where it never answers."""
         self.node = int(group.group_rank)

@@ -25,13 +25,22 @@ _MEAN = 1
 """torch.nn._reduction.get_enum("mean")"""
 _LIKELIHOODS = ("NllLossBackward0", "NllLoss2DBackward0")
 _SCALES = ("MulBackward0", "DivBackward0")
+_REDUCTIONS = ("SumBackward0", "MeanBackward0")
+"""Of losses of each token, which a mask was multiplied with or some of which were chosen."""
+_EACH = (*_LIKELIHOODS, "GatherBackward0")
+"""What makes a loss of each token: cross-entropy that reduces nothing, log-probabilities of the tokens."""
+_CHOOSING = ("IndexBackward0", "MaskedSelectBackward0", "SliceBackward0", "TransposeBackward0")
+_BELOW = 8
+"""Most functions between a reduction and the losses of each token."""
 _KEEPING = (
     "ViewBackward0",
     "CloneBackward0",
     "ToCopyBackward0",
     "AddBackward0",
     "SqueezeBackward0",
+    "SqueezeBackward1",
     "UnsqueezeBackward0",
+    "NegBackward0",
 )
 
 
@@ -83,6 +92,8 @@ def _look_through(loss: Any, frame: FrameType) -> None:
         kind = type(node).__name__
         if kind in _LIKELIHOODS:
             _note(node, scale, frame)
+        elif kind in _REDUCTIONS:
+            _note_reduced(torch, node, scale, frame)
         elif kind in _SCALES or kind in _KEEPING:
             factor = _read_factor(torch, node, kind) if kind in _SCALES else 1.0
             if factor:
@@ -98,10 +109,39 @@ def _note(node: Any, scale: float, frame: FrameType) -> None:
     count = float(total)
     if count <= 0 or count != count:
         return
-    mean = node._saved_reduction == _MEAN
-    _state.rows.append([count, float(f"{scale / count if mean else scale:.6g}")])
+    _write_row(count, scale / count if node._saved_reduction == _MEAN else scale, frame)
+
+
+def _write_row(count: float, weight: float, frame: FrameType) -> None:
+    _state.rows.append([count, float(f"{weight:.6g}")])
     if not _state.frames:
         _state.frames = frames.list_own(frame, _FRAMES)
+
+
+def _note_reduced(torch: Any, node: Any, scale: float, frame: FrameType) -> None:
+    """Note a sum or mean that the program takes of losses of each token, those that a mask leaves."""
+    size = 1
+    for each in getattr(node, "_saved_self_sym_sizes", None) or ():
+        size *= int(each)
+    weight = scale / size if type(node).__name__ == "MeanBackward0" and size else scale
+    count = float(size)
+    for _ in range(_BELOW):
+        below = [each for each, _ in node.next_functions if each is not None]
+        if len(below) != 1:
+            return
+        node = below[0]
+        kind = type(node).__name__
+        if kind in _EACH:
+            if count > 0:
+                _write_row(count, weight, frame)
+            return
+        if kind == "MulBackward0":
+            mask = gathers.read_saved(node, "_raw_saved_other")
+            if type(mask) is not torch.Tensor or mask.requires_grad or bool((mask * mask != mask).any()):
+                return  # weights of another kind: advantages, classes
+            count = float((mask != 0).sum())
+        elif kind not in _CHOOSING and kind not in _KEEPING:
+            return
 
 
 def _read_factor(torch: Any, node: Any, kind: str) -> float:
