@@ -290,3 +290,59 @@ def test_loss_with_a_sign_or_by_forward_decides_for_each_rank(loss: str) -> None
 @pytest.mark.right
 def test_loss_that_is_reduced_before_it_decides(loss: str) -> None:
     assert not lint(LOSS.format(loss=loss, reduce="dist.all_reduce(loss)"))
+
+
+UNSHARDED = """
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = {model}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(30):
+        model(torch.randn(8, 16)).square().mean().backward()
+        {reduce}
+        optimizer.step()
+    dist.destroy_process_group()
+main()
+"""
+BY_HAND = "[dist.all_reduce(each.grad) for each in model.parameters()]"
+
+
+@pytest.mark.wrong
+def test_wrapper_is_imported_and_not_used_where_no_sampler_shards() -> None:
+    found = lint(UNSHARDED.format(model="torch.nn.Linear(16, 16)", reduce="pass"))
+    assert [(each.code, each.severity) for each in found] == [("DDP015", "warning")]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("model", "reduce"), [("DDP(torch.nn.Linear(16, 16))", "pass"), ("torch.nn.Linear(16, 16)", BY_HAND)]
+)
+def test_gradients_are_reduced_where_no_sampler_shards(model: str, reduce: str) -> None:
+    assert not lint(UNSHARDED.format(model=model, reduce=reduce))
+
+
+STARTED = """
+def main({parameters}):
+    {join}
+    model = DDP(torch.nn.Linear(2, 2))
+    model(torch.randn(2, 2)).sum().backward()
+{start}
+"""
+
+
+@pytest.mark.wrong
+def test_script_without_a_main_guard_that_makes_no_group() -> None:
+    found = lint(STARTED.format(parameters="", join="pass", start="main()"))
+    assert [(each.code, each.severity) for each in found] == [("ENV019", "error")]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("parameters", "join", "start"),
+    [("", "dist.init_process_group('gloo')", "main()"), ("x", "pass", "main(x)"), ("", "pass", "")],
+)
+def test_script_that_makes_its_group_or_part_of_one(parameters: str, join: str, start: str) -> None:
+    assert "ENV019" not in {
+        each.code for each in lint(STARTED.format(parameters=parameters, join=join, start=start))
+    }

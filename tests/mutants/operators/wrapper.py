@@ -89,23 +89,30 @@ def _backwards(file: File, loop: cst.For) -> list[cst.CSTNode]:
 
 @operator("drop-wrap", "DDP015", words="the model is not wrapped", severity="error")
 def drop_wrap(file: File) -> Iterator[Edit]:
-    for line, _, name in _wraps(file):
+    for line, assign, name in _wraps(file):
+        call = assign.value
+        if not isinstance(call, cst.Call) or not call.args:
+            continue
         scope = file.scope(line)
         steps = [loop for call, loop in _steps(file, name) if file.scope(call) is scope]
         block = file.parents[line]
         others = list(getattr(block, "body", []))
         uses = re.findall(rf"\b{re.escape(name)}\.module\b", file.text)
-        gone = [line]
+        gone = []
         for other in others:
             if other is not line and re.fullmatch(
                 rf"\s*\w+ = {re.escape(name)}\.module\s*", file.code(other)
             ):
                 gone.append(other)
-        if len(uses) > len(gone) - 1 or len(list(_wraps(file))) > 1:
+        if len(uses) > len(gone) or len(list(_wraps(file))) > 1:
             continue
         anchors = tuple(each for loop in steps for each in _backwards(file, loop))
+        bare = call.args[0].value
+        # without the wrapper the variable is the model itself, which may be made in the very call
+        kept = {assign: assign.with_changes(value=bare)} if file.code(bare) != name else {}
+        gone += [] if kept else [line]
         if steps:
-            yield Edit({each: cst.RemoveFromParent() for each in gone}, anchors)
+            yield Edit({**kept, **{each: cst.RemoveFromParent() for each in gone}}, anchors)
 
 
 @operator(

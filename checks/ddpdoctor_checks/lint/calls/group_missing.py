@@ -84,11 +84,24 @@ def _is_of_script(step: Step) -> bool:
 
 
 def _is_flat(module: Scope, files: Files) -> bool:
-    """Whether a module reads its rank and trains in loops of its own as soon as it is run, and no file imports it."""
-    if not RANKED.search("\n".join(module.script.lines)):
-        return False  # a fragment
-    loops = any(isinstance(each, (ast.For, ast.While)) for each in getattr(module.node, "body", ()))
-    return loops and not any(module in files.imported(each) for each in files.modules)
+    """Whether a module is run as a script without a main guard, and no file imports it.
+
+    Its last line calls a function of its own, or it reads its rank and has loops outside functions.
+    """
+    if any(module in files.imported(each) for each in files.modules):
+        return False
+    body = getattr(module.node, "body", [])
+    last = body[-1] if body else None
+    if (
+        isinstance(last, ast.Expr)
+        and isinstance(last.value, ast.Call)
+        and not (last.value.args or last.value.keywords)
+    ):
+        function = files.function(last.value.func, module)
+        if function is not None and function.module is module:
+            return True
+    loops = any(isinstance(each, (ast.For, ast.While)) for each in body)
+    return loops and RANKED.search("\n".join(module.script.lines)) is not None
 
 
 def _is_reached(step: Step, kinds: Kinds) -> bool:
