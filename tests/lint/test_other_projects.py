@@ -346,3 +346,125 @@ def test_script_that_makes_its_group_or_part_of_one(parameters: str, join: str, 
     assert "ENV019" not in {
         each.code for each in lint(STARTED.format(parameters=parameters, join=join, start=start))
     }
+
+
+RESUMED = """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+    def resume(self, state):
+        {use}
+
+def find_latest(path):
+    state = torch.load(path)  # here
+    return state["epoch"], state["model"]
+
+def main():
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    epoch, saved = find_latest("last.pt")
+    build(torch.nn.Linear(2, 2).cuda()).resume(saved)
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.wrong
+def test_loaded_state_comes_out_of_a_tuple_and_into_a_method_by_its_name() -> None:
+    program = RESUMED.format(use="self.model.load_state_dict(state)")
+    assert lines_of(lint(program), "CKP003") == find_marked(program)
+
+
+@pytest.mark.right
+def test_loaded_state_is_only_printed_by_that_method() -> None:
+    assert not lines_of(lint(RESUMED.format(use="print(state)")), "CKP003")
+
+
+RENEWED = """
+def wrap(net):
+    model = DDP(net)
+    return model, torch.optim.SGD(net.parameters(), lr=0.1)
+
+def main():
+    dist.init_process_group("gloo")
+    net = torch.nn.Linear(4, 4)
+    model, optimizer = wrap(net)
+    for epoch in range(3):
+        if epoch:
+            del model
+            model, optimizer = wrap(net)
+        for x, y in load():
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            {reduce}
+            if loss.item() < 0.01:
+                break
+            loss.backward()
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.wrong
+def test_wrapper_that_is_deleted_and_made_again_is_one() -> None:
+    assert [each.code for each in lint(RENEWED.format(reduce="pass"))] == ["COL002"]
+
+
+@pytest.mark.right
+def test_loss_of_a_wrapper_that_is_made_again_is_reduced() -> None:
+    assert not lint(RENEWED.format(reduce="dist.all_reduce(loss)"))
+
+
+UNFROZEN = """
+def main(args):
+    dist.init_process_group("gloo")
+    model = torchvision.models.resnet18()
+    {early}
+    if args.gpu is not None:
+        model = DDP(model, bucket_cap_mb=args.gpu)
+    else:
+        model = DDP(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        {late}
+        for x, y in load():
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    dist.destroy_process_group()
+main(parse())
+"""
+HELD = "model.fc.requires_grad_(False)"
+FREED_PART = "model.module.fc.requires_grad_(True)"
+
+
+@pytest.mark.wrong
+def test_part_is_unfrozen_behind_one_of_two_wraps() -> None:
+    found = lint(UNFROZEN.format(early=HELD, late=FREED_PART))
+    assert [(each.code, each.severity) for each in found] == [("DDP006", "error")]
+
+
+@pytest.mark.right
+def test_part_is_frozen_behind_one_of_two_wraps() -> None:
+    assert not lint(UNFROZEN.format(early="pass", late="model.module.fc.requires_grad_(False)"))
+
+
+SHARED = """
+def main():
+    dist.init_process_group("nccl")
+    if torch.cuda.is_available():
+        device = torch.device({gpu})
+    else:
+        device = torch.device("cpu")
+    model = torch.nn.Linear(2, 2).to(device)
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.wrong
+def test_first_gpu_or_the_cpu_is_the_first_gpu_of_all_ranks() -> None:
+    assert [each.code for each in lint(SHARED.format(gpu='"cuda"'))] == ["BKD009"]
+
+
+@pytest.mark.right
+def test_device_of_the_rank_or_the_cpu() -> None:
+    assert not lint(SHARED.format(gpu='"cuda", int(os.environ["LOCAL_RANK"])'))

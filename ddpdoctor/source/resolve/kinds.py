@@ -80,6 +80,10 @@ UNKNOWN = Value("unknown")
 NONE = Value("none")
 
 
+OF_CONTAINERS = frozenset(name for each in (dict, list, set, str) for name in dir(each))
+"""Methods that an object which is not known may have because it is a container."""
+
+
 class Kinds:
     """Follows values through all files that are read together."""
 
@@ -87,6 +91,7 @@ class Kinds:
         self.files = files
         self.programs = Programs(files, self.callers)
         self._flows: dict[Scope, Flow] = {}
+        self._methods: dict[str, list[Scope]] | None = None
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._called: dict[ast.Call, Scope | None] = {}
         self._open: set[tuple[int, int | None]] = set()
@@ -163,6 +168,17 @@ class Kinds:
                         if called is not None:
                             self._callers.setdefault(called, []).append((call, scope))
         return self._callers.get(function, [])
+
+    def methods(self, name: str) -> list[Scope]:
+        """Return the methods of a name in all classes of the files; none of names that built-in containers have too."""
+        if self._methods is None:
+            self._methods = {}
+            for module in self.files.modules:
+                for scope in module.walk():
+                    if isinstance(scope.node, ast.ClassDef):
+                        for own, method in scope.functions.items():
+                            self._methods.setdefault(own, []).append(method)
+        return [] if name in OF_CONTAINERS else self._methods.get(name, [])
 
     def _find(self, node: ast.expr, scope: Scope, index: int | None) -> Iterable[Value]:
         if isinstance(node, (ast.Tuple, ast.List)) and index is not None:

@@ -134,6 +134,10 @@ def unfreeze_after_wrap(file: File) -> Iterator[Edit]:
             or not isinstance(loop.body, cst.IndentedBlock)
         ):
             continue
+        if re.search(
+            rf"for (\w+) in {re.escape(name)}\.parameters\(\):\s+\1\.requires_grad\s*=\s*False", file.text
+        ):
+            continue  # frozen as a whole after the wrap: an average or a teacher, which is not trained
         frozen = f"for parameter in list({bare}.parameters())[:2]:\n    parameter.requires_grad = False\n"
         freed = (
             f"if {loop.target.value} == 1:\n    for parameter in {name}.parameters():\n"

@@ -13,10 +13,10 @@ from ddpdoctor.source.resolve.calls import APEX, SAMPLERS, WRAPPERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.makers import find_class_kind
-from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.programs import ALL_JOINS, FRAMEWORKS
 from ddpdoctor.source.resolve.traces import Guard, Step, Trace
-from ddpdoctor.source.resolve.walking import find_keyword, is_main_guard, is_spelled_out, own_nodes
+from ddpdoctor.source.resolve.walking import find_keyword, is_main_guard, is_spelled_out
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
@@ -213,13 +213,13 @@ def _list_called(steps: Sequence[Step], trace: Trace, files: Files) -> set[str]:
     ]
     if trace.start.spawned:
         module = trace.start.module
-        names += [
-            files.dotted(call.func, module) or ""
-            for statement in getattr(module.node, "body", ())
-            if not (isinstance(statement, ast.If) and is_main_guard(statement.test))
-            for call in (statement, *own_nodes(statement))
-            if isinstance(call, ast.Call)
-        ]
+        guards = (
+            each
+            for each in getattr(module.node, "body", ())
+            if isinstance(each, ast.If) and is_main_guard(each.test)
+        )
+        guarded = {id(node) for each in guards for node in ast.walk(each)}
+        names += [name for call, name in name_calls(module, files) if id(call) not in guarded]
     return {_name_package(name) for name in names if not any(part in name.lower() for part in READS_ONLY)}
 
 

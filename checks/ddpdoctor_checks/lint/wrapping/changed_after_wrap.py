@@ -40,9 +40,8 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
         again = [other for other in wraps_of(kinds) if other is not wrap and _wraps_same(other, wrap)]
         for scope in _scopes_after(wrap):
             for statement, spot in kinds.flow(scope).statements:
-                if not spot.is_on or not (
-                    wrap.before(statement, scope, kinds) or _is_through_module(statement, scope, kinds)
-                ):
+                surely = wrap.before(statement, scope, kinds) or _is_through_module(statement, scope, kinds)
+                if not spot.is_on or not (surely or wrap.may_precede(statement, scope, kinds)):
                     continue
                 if not any(_comes_later(loop, statement, scope, kinds) for loop in trained):
                     continue
@@ -53,7 +52,7 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                     told.add(statement)
                     noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
                     place = scope.place(statement)
-                    certain = is_certain(statement, scope, kinds)
+                    certain = surely and is_certain(statement, scope, kinds)
                     details = dict(zip(("way", "what"), change, strict=True))
                     yield SourceFact("changed-after-wrap", place, (noticed,), details, certain=certain)
 
@@ -186,7 +185,10 @@ def _belongs(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     """Whether an expression is the wrapped model, the wrapper, or a part of it."""
     root, _ = _root(node)
     found = kinds.all_of(root, scope, "model", "wrapped", "unknown")
-    made = {wrap.value.identity, *(each.identity for each in wrap.value.inner)}
+    others = (
+        each.value for each in wraps_of(kinds) if _wraps_same(each, wrap)
+    )  # on the other sides of tests
+    made = {each.identity for value in (wrap.value, *others) for each in (value, *value.inner)}
     return bool(found) and all(each.identity in made for each in found)
 
 
