@@ -38,8 +38,13 @@ def summarize(results: Sequence[Result]) -> list[str]:
     return rows
 
 
-def make_section(results: Sequence[Result]) -> str:
-    """Return the part of the page on accuracy."""
+def make_section(results: Sequence[Result], sample: int = 1) -> str:
+    """Return the part of the page on accuracy.
+
+    Args:
+        results: of all sources that were measured.
+        sample: one source of so many was drawn.
+    """
     counted = [mutant for result in results for mutant in result.mutants if not mutant.undecided]
     rows = [
         f"{half}: {sum(result.half == half for result in results)} sources; "
@@ -47,7 +52,8 @@ def make_section(results: Sequence[Result]) -> str:
         f"{_precision([result for result in results if result.half == half])}"
         for half in HALVES
     ]
-    parts = [HEADING, WORDS, "\n".join(f"* {row}" for row in rows)]
+    drawn = f"One source of {sample} was measured, drawn by the hash of its name (`--sample {sample}`)."
+    parts = [HEADING, WORDS, *([drawn] if sample > 1 else []), "\n".join(f"* {row}" for row in rows)]
     parts.append(_table("code", counted, lambda mutant: mutant.codes[0]))
     parts.append(_table("operator", counted, lambda mutant: mutant.operator))
     left = sorted({mutant.operator for result in results for mutant in result.mutants if mutant.undecided})

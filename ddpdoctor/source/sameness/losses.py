@@ -160,8 +160,8 @@ class LossReader:
         if JOINING.search(last) or "average" in last:
             return False
         called = call.func
-        if isinstance(called, ast.Attribute) and called.attr == "forward":
-            called, last = called.value, name_last(called.value)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "forward":
+            called, last = call.func.value, name_last(call.func.value)
         if LOSSES.search(last) or any(
             each.kind == "loss" for each in kinds_of(self._files).find(called, scope)
         ):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tests.mutants.operators.base import operator
-from tests.mutants.syntax import Edit, File, after, before, dotted, is_wrap, last_name
+from tests.mutants.syntax import Edit, File, Replacement, after, before, dotted, is_wrap, last_name
 
 OF_MODULES = {
     *"apply bfloat16 buffers children cpu cuda double eval extra_repr float forward half load_state_dict".split(),
@@ -91,8 +91,8 @@ def _backwards(file: File, loop: cst.For) -> list[cst.CSTNode]:
 def drop_wrap(file: File) -> Iterator[Edit]:
     for line, assign, name in _wraps(file):
         call = assign.value
-        if not isinstance(call, cst.Call) or not call.args:
-            continue
+        if not isinstance(call, cst.Call) or not call.args or ".step(" not in file.program:
+            continue  # where no optimizer steps, nothing becomes of the gradients
         scope = file.scope(line)
         steps = [loop for call, loop in _steps(file, name) if file.scope(call) is scope]
         block = file.parents[line]
@@ -108,11 +108,14 @@ def drop_wrap(file: File) -> Iterator[Edit]:
             continue
         anchors = tuple(each for loop in steps for each in _backwards(file, loop))
         bare = call.args[0].value
+        table: dict[cst.CSTNode, Replacement] = {each: cst.RemoveFromParent() for each in gone}
         # without the wrapper the variable is the model itself, which may be made in the very call
-        kept = {assign: assign.with_changes(value=bare)} if file.code(bare) != name else {}
-        gone += [] if kept else [line]
+        if file.code(bare) == name:
+            table[line] = cst.RemoveFromParent()
+        else:
+            table[assign] = assign.with_changes(value=bare)
         if steps:
-            yield Edit({**kept, **{each: cst.RemoveFromParent() for each in gone}}, anchors)
+            yield Edit(table, anchors)
 
 
 @operator(
