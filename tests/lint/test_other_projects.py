@@ -468,3 +468,21 @@ def test_first_gpu_or_the_cpu_is_the_first_gpu_of_all_ranks() -> None:
 @pytest.mark.right
 def test_device_of_the_rank_or_the_cpu() -> None:
     assert not lint(SHARED.format(gpu='"cuda", int(os.environ["LOCAL_RANK"])'))
+
+
+FIXED_FILE = """
+import os
+dist.init_process_group("gloo", init_method="file:///tmp/meet", rank=0, world_size=2)
+{rest}
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.wrong
+def test_comment_removes_no_rendezvous_file() -> None:
+    assert [each.code for each in lint(FIXED_FILE.format(rest="# remove the file"))] == ["NET010"]
+
+
+@pytest.mark.right
+def test_code_removes_the_rendezvous_file() -> None:
+    assert not lint(FIXED_FILE.format(rest="os.remove('/tmp/meet')"))
