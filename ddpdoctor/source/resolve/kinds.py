@@ -82,6 +82,8 @@ NONE = Value("none")
 
 OF_CONTAINERS = frozenset(name for each in (dict, list, set, str) for name in dir(each))
 """Methods that an object which is not known may have because it is a container."""
+MOST_METHODS = 8
+"""Methods of one name, one of which an object that is not known may have."""
 
 
 class Kinds:
@@ -170,7 +172,7 @@ class Kinds:
         return self._callers.get(function, [])
 
     def methods(self, name: str) -> list[Scope]:
-        """Return the methods of a name in all classes of the files; none of names that built-in containers have too."""
+        """Return the methods of a name in all classes of the files; none where many have it or containers do."""
         if self._methods is None:
             self._methods = {}
             for module in self.files.modules:
@@ -178,7 +180,8 @@ class Kinds:
                     if isinstance(scope.node, ast.ClassDef):
                         for own, method in scope.functions.items():
                             self._methods.setdefault(own, []).append(method)
-        return [] if name in OF_CONTAINERS else self._methods.get(name, [])
+        found = self._methods.get(name, [])
+        return [] if name in OF_CONTAINERS or len(found) > MOST_METHODS else found
 
     def _find(self, node: ast.expr, scope: Scope, index: int | None) -> Iterable[Value]:
         if isinstance(node, (ast.Tuple, ast.List)) and index is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
@@ -32,6 +33,7 @@ def _is_used(source: ast.expr | str, scope: Scope, kinds: Kinds, depth: int) -> 
     """Whether a call's result, or a parameter, comes to ``load_state_dict`` from a function on."""
     names = _find_made(source, scope)
     for call in find_calls(scope):
+        spend()
         given = [*call.args, *(each.value for each in call.keywords)]
         held = [each for each in given if _holds(each, source, names)]
         if not held:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import names_in
@@ -58,6 +59,7 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
 
 
 def _wraps_same(one: Wrap, other: Wrap) -> bool:
+    spend()
     return bool({each.identity for each in one.value.inner} & {each.identity for each in other.value.inner})
 
 
