@@ -9,13 +9,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ddpdoctor.facts import launchers
 from ddpdoctor.gather.nodelist import expand_counts, first_host
 
 TORCHRUN, SRUN, MPIRUN, ENV, NONE = "torchrun", "srun", "mpirun", "env", "none"
-
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0
-"""Slurm numbers the steps that are no tasks of srun from the top: batch script 0xfffffffb, interactive shell
-0xfffffffa, extern 0xfffffffc, pending 0xfffffffd (slurm/slurm.h, ``SLURM_BATCH_SCRIPT``)."""
 
 _PORT_BASE, _PORT_SPAN = 15000, 10000
 """Derived ports lie in 15000-24999: unprivileged, and below Linux' ephemeral range (32768-60999), so that no
@@ -32,7 +29,7 @@ class Detected:
     launcher: str = NONE
     """torchrun, srun, mpirun, env (RANK and WORLD_SIZE set by hand or by an operator) or none."""
     family: str | None = None
-    """openmpi, hydra or intel-mpi for mpirun; kubernetes for env inside a pod."""
+    """openmpi, mvapich, hydra or intel-mpi for mpirun; kubernetes for env inside a pod."""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
@@ -58,21 +55,13 @@ class Detected:
 def detect_launcher(environ: Mapping[str, str]) -> Detected:
     """Tell which launcher started this process; never raises.
 
-    The innermost launcher wins: torchrun inside srun is torchrun, and the tasks of an mpirun that Slurm
-    carried to the nodes are mpirun's although SLURM_PROCID of its daemon is still set. A shell inside
-    ``salloc``, an ``sbatch`` script and ``srun --pty`` are no ranks, whatever SLURM_PROCID says there.
+    The innermost launcher wins: torchrun inside srun is torchrun. `facts.launchers` says which of the others it is.
     """
     values = _Values(environ)
     if values.has("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"):
         found = _from_torchrun(values)
-    elif values.has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"):
-        found = _from_openmpi(values)
-    elif values.has("PMI_RANK", "PMI_SIZE") and (
-        values.has("MPI_LOCALRANKID") or not values.has("SLURM_STEP_ID")
-    ):
-        found = _from_hydra(values)
-    elif _is_srun_task(values):
-        found = _from_srun(values)
+    elif (launcher := launchers.find_launcher(environ)) is not None:
+        found = _FROM[launcher](values)
     elif values.has("RANK", "WORLD_SIZE"):
         found = _from_plain(values)
     else:
@@ -195,39 +184,29 @@ def _from_torchrun(values: _Values) -> _Draft:
 
 
 def _from_openmpi(values: _Values) -> _Draft:
-    """Open MPI: docs.open-mpi.org, "Environment variables" of mpirun(1). It numbers no nodes."""
-    draft = _Draft(
-        MPIRUN,
-        "openmpi",
-        rank=values.number("OMPI_COMM_WORLD_RANK"),
-        local_rank=values.number("OMPI_COMM_WORLD_LOCAL_RANK"),
-        world_size=values.number("OMPI_COMM_WORLD_SIZE"),
-        local_world_size=values.number("OMPI_COMM_WORLD_LOCAL_SIZE"),
-    )
-    return _prefer_torch(draft, values)
+    """Open MPI numbers no nodes."""
+    return _from_mpi(values, launchers.OPENMPI, "openmpi", "OMPI_COMM_WORLD_LOCAL_SIZE")
+
+
+def _from_mvapich(values: _Values) -> _Draft:
+    return _from_mpi(values, launchers.MVAPICH, "mvapich", "MV2_COMM_WORLD_LOCAL_SIZE")
 
 
 def _from_hydra(values: _Values) -> _Draft:
-    """MPICH's and Intel MPI's Hydra: PMI_* of the process manager, MPI_LOCAL* of mpiexec.hydra."""
-    intel = values.has("I_MPI_MPIRUN") or values.has("I_MPI_HYDRA_BOOTSTRAP") or values.has("I_MPI_ROOT")
+    intel = any(values.has(name) for name in ("I_MPI_MPIRUN", "I_MPI_HYDRA_BOOTSTRAP", "I_MPI_ROOT"))
+    return _from_mpi(values, launchers.HYDRA, "intel-mpi" if intel else "hydra", "MPI_LOCALNRANKS")
+
+
+def _from_mpi(values: _Values, launcher: launchers.Launcher, family: str, local_size: str) -> _Draft:
     draft = _Draft(
         MPIRUN,
-        "intel-mpi" if intel else "hydra",
-        rank=values.number("PMI_RANK"),
-        local_rank=values.number("MPI_LOCALRANKID"),
-        world_size=values.number("PMI_SIZE"),
-        local_world_size=values.number("MPI_LOCALNRANKS"),
+        family,
+        rank=values.number(launcher.rank),
+        local_rank=values.number(launcher.local_rank),
+        world_size=values.number(*launcher.world_size),
+        local_world_size=values.number(local_size),
     )
     return _prefer_torch(draft, values)
-
-
-def _is_srun_task(values: _Values) -> bool:
-    """Whether srun started this process as one of several tasks (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
-    step = values.number("SLURM_STEP_ID", "SLURM_STEPID")
-    if step is None or step >= _FIRST_SPECIAL_STEP or not values.has("SLURM_PROCID"):
-        return False
-    tasks = values.number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-    return not values.has("SLURM_PTY_PORT") and tasks is not None and tasks > 1
 
 
 def _from_srun(values: _Values) -> _Draft:
@@ -235,15 +214,23 @@ def _from_srun(values: _Values) -> _Draft:
     counts = expand_counts(values.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") or "")
     draft = _Draft(
         SRUN,
-        rank=values.number("SLURM_PROCID"),
-        local_rank=values.number("SLURM_LOCALID"),
-        world_size=values.number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
+        rank=values.number(launchers.SRUN.rank),
+        local_rank=values.number(launchers.SRUN.local_rank),
+        world_size=values.number(*launchers.SRUN.world_size),
         local_world_size=counts[node] if node is not None and node < len(counts) else None,
         node_rank=node,
         nnodes=values.number("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
         run_id=values.text("SLURM_JOB_ID", "SLURM_JOBID"),
     )
     return _prefer_torch(draft, values)
+
+
+_FROM = {
+    launchers.OPENMPI: _from_openmpi,
+    launchers.MVAPICH: _from_mvapich,
+    launchers.HYDRA: _from_hydra,
+    launchers.SRUN: _from_srun,
+}
 
 
 def _from_plain(values: _Values) -> _Draft:
@@ -289,7 +276,12 @@ def _find_contradictions(draft: _Draft, values: _Values) -> list[str]:
     lines = _compare_numbers(values)
     if draft.launcher == TORCHRUN and values.has("SLURM_STEP_ID"):
         tasks, nodes = values.number("SLURM_STEP_NUM_TASKS"), values.number("SLURM_STEP_NUM_NODES")
-        if tasks and nodes and tasks > nodes and (values.number("SLURM_STEP_ID") or 0) < _FIRST_SPECIAL_STEP:
+        if (
+            tasks
+            and nodes
+            and tasks > nodes
+            and (values.number("SLURM_STEP_ID") or 0) < launchers.FIRST_SPECIAL_STEP
+        ):
             lines.append(
                 f"srun started torchrun {tasks} times on {nodes} nodes (SLURM_STEP_NUM_TASKS={tasks})"
             )

@@ -101,7 +101,7 @@ def test_a_rank_that_left_a_loop_earlier_never_made_the_call() -> None:
     for number in range(1, 5):
         made.call(range(3), "all_reduce", 28, number)
     found = first(made.call([0, 2], "all_reduce", 28, 5, STARTED).call([1], "barrier", 30, 5, STARTED))
-    assert (found.code, str(found.ranks), str(found.victims)) == ("COL002", "1", "0,2")
+    assert (found.code, str(found.ranks), str(found.victims)) == ("COL003", "1", "0,2")
     assert found.message == (
         "Ranks 0, 2 are in all_reduce #5 (train.py:28); rank 1 never issued it: it is in barrier #5 (train.py:30)."
     )
@@ -114,7 +114,7 @@ def test_a_forward_of_the_wrapper_on_one_rank_is_none_of_the_others_calls() -> N
     call = RecordedCall("broadcast", made.table.group("0", "default_pg"), ((8,),), stack=stack)
     made.rows[0].append((made.table.call(call), 4, STARTED))
     found = first(made)
-    assert (found.code, str(found.ranks)) == ("COL002", "0")
+    assert (found.code, str(found.ranks)) == ("COL003", "0")
     assert "broadcast #4 by the forward pass of DistributedDataParallel (train.py:14)" in found.message
     assert "model.module" in (found.fix[0].code or "")
 

@@ -48,6 +48,17 @@ def test_start_says_who_it_is(tmp_path: Path) -> None:
         ({"LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x"}, None, "rank"),
         ({"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"}, 5, "rank"),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, None, "other"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "4294967290"}, None, "other"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "0"}, None, "other"),
+        (
+            {
+                **{"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"},
+                **{"OMPI_COMM_WORLD_RANK": "6", "OMPI_COMM_WORLD_SIZE": "8"},
+            },
+            6,
+            "rank",
+        ),
+        ({"MV2_COMM_WORLD_RANK": "2", "MV2_COMM_WORLD_SIZE": "4"}, 2, "rank"),
         ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, 2, "rank"),
         ({"PMI_RANK": "2", "PMI_SIZE": "4"}, 2, "rank"),
         ({"RANK": "x", "WORLD_SIZE": ""}, None, "other"),
@@ -67,13 +78,25 @@ def test_a_launcher_is_known_by_its_name(tmp_path: Path, name: str) -> None:
     assert launch([sys.executable, str(script)], tmp_path, variables=RANK).main().role == "launcher"
 
 
-def test_what_a_rank_starts_is_no_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "variables",
+    [
+        RANK,
+        {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"},
+        {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"},
+    ],
+    ids=["torchrun", "srun", "mpirun"],
+)
+def test_what_a_rank_starts_is_no_rank(tmp_path: Path, variables: dict[str, str]) -> None:
     done = python(
-        tmp_path, "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'pass'])\n", variables=RANK
+        tmp_path,
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'pass'])\n",
+        variables=variables,
     )
     assert done.main().role == "rank"
     helper = child(done)
-    assert (helper.role, helper.start["inherited"], helper.start["rank"]) == ("other", True, 3)
+    same = done.main().start["rank"]
+    assert (helper.role, helper.start["inherited"], helper.start["rank"]) == ("other", True, same)
 
 
 def test_ranks_that_a_rank_like_launcher_starts_are_ranks(tmp_path: Path) -> None:

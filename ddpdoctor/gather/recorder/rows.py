@@ -8,7 +8,7 @@ import json
 import re
 import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
@@ -112,8 +112,8 @@ class Rows:
         }
         pairs = zip(columns["state"], columns["retired"], strict=True)
         self.calls.extend(numbers[:room])
-        self.sequences.extend(_read_numbers(sequences[:room]))
-        self.begun.extend(_read_numbers(columns["time_created_ns"][:room]))
+        _read_numbers(sequences[:room], self.sequences)
+        _read_numbers(columns["time_created_ns"][:room], self.begun)
         self.states.extend([states[pair] for pair in pairs][:room])
 
     def _describe(self, entry: Mapping[str, Any]) -> RecordedCall:
@@ -196,14 +196,14 @@ _FORMS = {2: "<xB", 3: "<xH", 5: "<xi", 10: "<2xq"}
 """Bytes of an instruction that writes a number (BININT1, BININT2, BININT, LONG1) -> how it is read."""
 
 
-def _read_numbers(raw: Sequence[bytes]) -> Iterator[int]:
-    """Return the numbers that instructions write; 0 for None."""
+def _read_numbers(raw: Sequence[bytes], column: array[int]) -> None:
+    """Append the numbers that instructions write; 0 for None."""
     for size, same in itertools.groupby(raw, len):
         form = _FORMS.get(size)
         if form is None:
-            yield from (0 for _ in same)
+            column.extend(0 for _ in same)
         else:
-            yield from itertools.chain.from_iterable(struct.iter_unpack(form, b"".join(same)))
+            column.extend(itertools.chain.from_iterable(struct.iter_unpack(form, b"".join(same))))
 
 
 def _refer(raw: bytes, memo: Mapping[int, Any]) -> Any:

@@ -67,7 +67,8 @@ def settle_cycle(
 
     Of two ranks that wait for each other one has changed the order of its calls, or left one out. Where each further
     rank that came to the one call has made the other one before, at the same line in a group of its own, the rank
-    that did not has left it out.
+    that did not has left it out. Where these came to it without the other one, although they make the calls of such
+    a group, the rank in the other one has issued one more.
 
     Args:
         found: Differences, the one that explains the others first.
@@ -88,6 +89,13 @@ def settle_cycle(
         if len(apart) > len(other.behind) and not apart.minus(passed):
             cause = replace(other, culprits=other.behind, sure="medium")
             return [cause, open_, *(each for each in found[1:] if each is not other)]
+        skipped = (
+            other.sides[0].site is not None
+            and len(apart) > len(first.behind)
+            and not set(apart) & set(passed)
+        )
+        if skipped and not apart.minus(_list_twins(other, essences)):
+            return [replace(first, culprits=first.behind, sure="medium"), *found[1:]]
     return [open_, *found[1:]] if first.culprits else list(found)
 
 
@@ -122,6 +130,18 @@ def _list_passed(side: Side, essences: Essences) -> RankSet:
     op, calls = essences.log.calls[side.call].op, essences.log.calls
     alike = {n for n, call in enumerate(calls) if call.op == op and place_of(essences.site((n,))) == place}
     return RankSet(rank.rank for rank in essences.log.ranks if not alike.isdisjoint(rank.calls))
+
+
+def _list_twins(difference: Difference, essences: Essences) -> RankSet:
+    """Return the ranks that made a call at a line of the group's earlier calls, in whichever group."""
+    calls = {
+        call
+        for line in difference.group.lines.values()
+        for number, call in zip(line.numbers, line.calls, strict=True)
+        if number < difference.number
+    }
+    sides = (Side(RankSet(), call, essences.site((call,))) for call in calls)
+    return RankSet().union(*(_list_passed(side, essences) for side in sides))
 
 
 def follow(groups: Sequence[GroupCalls], roots: RankSet) -> tuple[RankSet, tuple[GroupCalls, ...]]:

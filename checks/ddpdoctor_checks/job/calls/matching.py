@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.collectives import RETIRED, SCHEDULED, STARTED, CallLog
+from ddpdoctor_checks.common.wording import name_set
 from ddpdoctor_checks.job.calls.chains import ask_others, find_held, narrow, settle_cycle
 from ddpdoctor_checks.job.calls.sequences import MEETING, Essences, GroupCalls, Line, read_groups
 from ddpdoctor_checks.job.calls.swaps import find_swap_among
@@ -96,7 +97,10 @@ def _tell_mismatch(group: GroupCalls, lines: Sequence[Line], number: int, essenc
 
 
 def _find_shift(usual: Line, odd: Line, number: int, essences: Essences) -> str | None:
-    """Say whether the odd rank left calls out or made more of them: behind that its calls fit again."""
+    """Say whether the odd rank skipped calls or issued more of them: behind that its calls fit again, shifted.
+
+    Where they fit again without a shift, one call took the place of another: that is a mismatch.
+    """
 
     def fits(one: Line, first: int, other: Line, second: int) -> bool:
         count = min(one.last - first, other.last - second, AHEAD) + 1
@@ -104,6 +108,8 @@ def _find_shift(usual: Line, odd: Line, number: int, essences: Essences) -> str 
             essences.of(one.at(first + n)) == essences.of(other.at(second + n)) for n in range(count)
         )
 
+    if fits(usual, number + 1, odd, number + 1):
+        return None
     for shift in range(1, SHIFTS + 1):
         if fits(odd, number, usual, number + shift):
             return "skipped"
@@ -216,18 +222,23 @@ _WEIGHT = {
 def _order(found: Sequence[Difference], groups: Sequence[GroupCalls], essences: Essences) -> list[Difference]:
     """Put first what explains the others: a rank that is late in one group waits in another one, or it does not."""
     held = find_held(groups)
+    for_absent = RankSet().union(*(each.waiting for each in found if each.kind == "absent"))
 
     def weigh(each: Difference) -> tuple[int, int, int, str]:
         waits = sum(rank in held for rank in each.behind) if each.kind == "missing" else 0
         free = 0 if not waits else 1 if waits < len(each.behind) else 2
-        return (_WEIGHT[each.kind], free, -len(each.waiting), each.group.name)
+        follows = free == 2 and not each.behind.minus(for_absent)
+        return (_WEIGHT["absent" if follows else each.kind], free, -len(each.waiting), each.group.name)
 
     ordered = [ask_others(narrow(each, held, found), essences) for each in sorted(found, key=weigh)]
     return settle_cycle(ordered, groups, essences)
 
 
 def find_unexplained(matching: Matching) -> str | None:
-    """Return words on a call in which a rank waits while nothing tells whom it waits for; None where there is none."""
+    """Return words on what recorded calls leave open although none of them differ; None where nothing is open.
+
+    A rank may wait in a call while nothing tells for whom, or a rank left no dump, so that its calls are not known.
+    """
     for group in matching.groups:
         if group.certain or len(group.members) > 1:
             continue
@@ -236,6 +247,10 @@ def find_unexplained(matching: Matching) -> str | None:
                 call = matching.log.calls[line.at(line.last)[0]]
                 where = f"{call.op} #{line.last}{group.title}"
                 return f"rank {rank} is blocked in {where}, and its members are not known"
+    absent = RankSet().union(*(group.absent for group in matching.groups if group.certain))
+    # Where most are absent, these are the dumps of one host, say.
+    if absent and len(absent) < len(matching.log.ranks):
+        return f"{name_set(absent)} left no dump: look there first; the collectives of the other ranks match"
     return None
 
 

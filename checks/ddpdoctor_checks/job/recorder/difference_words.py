@@ -183,7 +183,7 @@ def _tell_apart(matching: Matching, difference: Difference) -> tuple[str, str, t
     if not difference.culprits:
         message += "; the evidence does not show which side is wrong"
     alone = len(odd.ranks) == 1 and matching.essences.origin((odd.call or 0,)) == "forward"
-    return "COL002", f"{message}.", (BARE, OUTSIDE) if alone else (OUTSIDE, UNEVEN)
+    return "COL003", f"{message}.", (BARE, OUTSIDE) if alone else (OUTSIDE, UNEVEN)
 
 
 def _tell_shift(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:

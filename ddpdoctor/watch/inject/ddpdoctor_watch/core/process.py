@@ -9,7 +9,9 @@ from . import journal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ddpdoctor.facts import events
+    from ddpdoctor.facts import events, launchers
+else:
+    from .. import launchers
 
 _ARGUMENTS = 200
 _ARGUMENT = 4096
@@ -65,17 +67,9 @@ _IDENTITY = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_ERROR_FILE",
+    *(each.rank for each in launchers.LAUNCHERS),
 )
 """Variables that only a rank and what it starts have in common."""
-
-_RANKS = (
-    # slurm.schedmd.com/srun.html: a batch script has SLURM_PROCID too, but no step.
-    ("SLURM_PROCID", "SLURM_LOCALID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_STEP_ID"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", ("OMPI_COMM_WORLD_SIZE",), None),
-    ("PMI_RANK", "MPI_LOCALRANKID", ("PMI_SIZE",), None),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", ("MV2_COMM_WORLD_SIZE",), None),
-)
-"""Variables of launchers that leave torch's own variables to the script: rank, local rank, world size, condition."""
 
 directory = ""
 """Working directory at start; relative file names of code objects mean this one."""
@@ -180,11 +174,15 @@ def _place(inherited: bool, script: str | None, module: str | None) -> events.St
     elastic = "TORCHELASTIC_RUN_ID" in environment and local_rank is not None
     known = (rank is not None and world_size is not None) or elastic
     if not known:
-        for name, local, sizes, condition in _RANKS:
-            if _number(name) is not None and (condition is None or condition in environment):
-                rank, local_rank, source, known = _number(name), _number(local), name, True
-                world_size = next((n for n in map(_number, sizes) if n is not None), world_size)
-                break
+        launcher = launchers.find_launcher(environment)
+        if launcher and _number(launcher.rank) is not None:
+            rank, local_rank, source, known = (
+                _number(launcher.rank),
+                _number(launcher.local_rank),
+                launcher.rank,
+                True,
+            )
+            world_size = next((n for n in map(_number, launcher.world_size) if n is not None), world_size)
     if module in _LAUNCHER_MODULES or (script and os.path.basename(script) in _LAUNCHERS):
         role = "launcher"
     else:
