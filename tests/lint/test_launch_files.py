@@ -29,6 +29,8 @@ WRONG = {
     "all tasks": ("ENV020", f"#!/bin/sh\n#SBATCH -N 2\n#SBATCH -n 8\nsrun torchrun --nnodes=2 --nproc-per-node=4 {MEET} t.py  # here\n"),
     "each node trains alone": ("ENV020", f"{TWO}srun torchrun --nproc-per-node=4 train.py  # here\n"),
     "only the first node": ("ENV020", f"{TWO}torchrun --nnodes=1 --nproc-per-node=4 train.py  # here\n"),
+    "first node alone": ("ENV020", f"{TWO}torchrun --nnodes=2 --nproc-per-node=4 {MEET} train.py  # here\n"),
+    "number of Slurm": ("ENV020", f"{TWO}torchrun --nnodes=$SLURM_NNODES --nproc-per-node=4 {MEET} train.py  # here\n"),
     "nodes that nobody asks for": ("ENV020", f"{TWO}srun torchrun --nnodes=4 --nproc-per-node=4 {MEET} train.py  # here\n"),
     "below the first command": ("ENV020", f"#!/bin/bash\nset -e\n#SBATCH --nodes=2  # here\nsrun torchrun --nnodes=2 {MEET} t.py\n"),
     "processes that cannot be split": (
@@ -61,6 +63,8 @@ RIGHT = {
     "as many as there are": f"{ONE}torchrun --standalone --nproc-per-node=4 train.py\n",
     "all nodes": f"{TWO}srun torchrun --nnodes=2 --nproc-per-node=4 {MEET} train.py\n",
     "the nodes of Slurm": f"{TWO}srun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=4 {MEET} train.py\n",
+    "what a variable runs on all nodes": f"{TWO}$RUN torchrun --nnodes=2 --nproc-per-node=4 {MEET} train.py\n",
+    "another line reaches the nodes": f"{TWO}ssh $other /run.sh &\ntorchrun --nnodes=2 --nproc-per-node=4 {MEET} train.py\n",
     "a number that the caller gives": f"{ONE}N=$1\ntorchrun --nproc-per-node=$N train.py\n",
     "a number with a default": f"{ONE}N=${{N:-8}}\ntorchrun --nproc-per-node=$N train.py\n",
     "a number that a branch changes": f"{ONE}N=8\nif [ $A ]; then N=4; fi\ntorchrun --nproc-per-node=$N train.py\n",

@@ -139,7 +139,9 @@ def test_each_micro_batch_is_reduced(source: str) -> None:
     ],
 )
 def test_reductions_are_needed_or_it_cannot_be_told(source: str) -> None:
-    assert rules_in_head(source) == []
+    # where nothing is wrapped, an import of the wrapper would be a finding of its own (DDP015)
+    without = () if "DDP(" in source else ("as DDP",)
+    assert rules_in_head(source, without=without) == []
 
 
 ALONE = """

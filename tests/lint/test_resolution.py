@@ -113,6 +113,18 @@ def test_relative_import_means_the_file_beside_it() -> None:
     assert codes(files) == {"COL002"}
 
 
+def test_package_imports_what_stands_beside_it_and_not_its_own_module_of_that_name() -> None:
+    files = {
+        "engine/__init__.py": "import torch\nfrom .engine import sync\n",
+        "engine/engine.py": SYNC,
+        "engine/launch.py": f"{HEAD}import engine\n{CALL.format(call='engine.sync()')}",
+        "engine/other.py": "import torch\n",
+    }
+    assert codes(files) == {"COL002"}
+    files["engine/engine.py"] = "import torch\ndef sync():\n    pass\n"
+    assert codes(files) == set()
+
+
 def test_modules_that_import_each_other_in_circles_end() -> None:
     files = {
         "a.py": f"{HEAD}from b import *\nfrom b import sync\n{CALL.format(call='sync()')}",

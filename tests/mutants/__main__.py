@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(summarize(results)))
     if options.markdown is not None:
         page = options.markdown.read_text()
-        options.markdown.write_text(replace_part(page, make_section(results)))
+        options.markdown.write_text(replace_part(page, make_section(results, options.sample)))
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,10 +105,19 @@ def _is_flat(text: str) -> bool:
 
 
 def _close(script: str, texts: dict[str, str]) -> tuple[str, ...]:
+    added: list[str] = []
+    while True:
+        found = _follow(script, texts, added)
+        # also for what the script imports: ``import _init_paths`` comes first there
+        more = [base for name in found for base in _list_added(name, texts) if base not in added]
+        if not more:
+            return found
+        added += dict.fromkeys(more)
+
+
+def _follow(script: str, texts: dict[str, str], added: Sequence[str]) -> tuple[str, ...]:
     found = [script]
-    added: dict[str, None] = {}
     for name in found:
-        added |= dict.fromkeys(_list_added(name, texts))
         for imported in _imports(name, texts[name]):
             for base in (*_bases(name), *added):
                 path = str(Path(base, *imported.split(".")))

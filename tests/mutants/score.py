@@ -21,6 +21,9 @@ warnings and errors on the correct code, those that are true, each decided by ha
 Twelve listed repositories of the seen half and twelve new ones were measured before a rule was changed for any of them: of all mutants that can be made there (`--most 99`) lint
 found 263 of 358 (73 %), 280 (78 %) with questions; after the rules were made more general 290 (81 %) and 310 (87 %), with no new warning on the correct code.
 
+One source of four, drawn by the hash of its name, was measured before and after the latest rules: 274 of 339 (81 %) and 306 of 338 (91 %) in the seen half, 239 of 315 (76 %) and
+256 of 313 (82 %) in the unseen one. Five of those found in the seen half are due to the files that one program is read with, and the operator `drop-wrap` was corrected in between.
+
 `make mutants ARGS="--store DIR"` makes this section; `tests/mutants/repositories.json` has the repositories with their commits, none of whose code is here."""
 
 
@@ -38,8 +41,13 @@ def summarize(results: Sequence[Result]) -> list[str]:
     return rows
 
 
-def make_section(results: Sequence[Result]) -> str:
-    """Return the part of the page on accuracy."""
+def make_section(results: Sequence[Result], sample: int = 1) -> str:
+    """Return the part of the page on accuracy.
+
+    Args:
+        results: of all sources that were measured.
+        sample: one source of so many was drawn.
+    """
     counted = [mutant for result in results for mutant in result.mutants if not mutant.undecided]
     rows = [
         f"{half}: {sum(result.half == half for result in results)} sources; "
@@ -47,7 +55,8 @@ def make_section(results: Sequence[Result]) -> str:
         f"{_precision([result for result in results if result.half == half])}"
         for half in HALVES
     ]
-    parts = [HEADING, WORDS, "\n".join(f"* {row}" for row in rows)]
+    drawn = f"One source of {sample} was measured, drawn by the hash of its name (`--sample {sample}`)."
+    parts = [HEADING, WORDS, *([drawn] if sample > 1 else []), "\n".join(f"* {row}" for row in rows)]
     parts.append(_table("code", counted, lambda mutant: mutant.codes[0]))
     parts.append(_table("operator", counted, lambda mutant: mutant.operator))
     left = sorted({mutant.operator for result in results for mutant in result.mutants if mutant.undecided})

@@ -22,10 +22,10 @@ from ddpdoctor.source.reach.sides import (
     drop_pairs,
     find_common,
     find_surplus,
+    is_met_outside,
     join_sides,
     tell_uneven,
 )
-from ddpdoctor.source.resolve.calls import name_collective
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import Difference, RankReader
 from ddpdoctor.source.resolve.tree_nodes import children
@@ -101,25 +101,11 @@ class PathReader:
             found = [
                 each
                 for each in self._found.get(scope, [])
-                if (each.call.operation != "barrier" or id(each) in met) and not self._is_met(each, scope)
+                if (each.call.operation != "barrier" or id(each) in met)
+                and not is_met_outside(each, scope, self._ranks)
             ]
             told += tell_uneven(drop_pairs(found))
         return tuple(sorted(told, key=lambda each: (each.call.cell or 0, each.call.line, each.call.column)))
-
-    def _is_met(self, found: Found, scope: Scope) -> bool:
-        """Whether the function around a closure makes the call for the ranks that the closure leaves out."""
-        around = scope.outer
-        if around is None or isinstance(around.node, (ast.Module, ast.ClassDef)):
-            return False
-        for node in own_nodes(around.node):
-            difference = self._ranks.read(node.test, around) if isinstance(node, ast.If) else None
-            if difference is None or difference.key != found.difference.key or not isinstance(node, ast.If):
-                continue
-            other = node.orelse if difference.positive == found.difference.positive else node.body
-            inside = (call for each in other for call in ast.walk(each) if isinstance(call, ast.Call))
-            if any(name_collective(call, around, self.files) == found.call.operation for call in inside):
-                return True
-        return False
 
     def _prepare(self, scope: Scope) -> None:
         """Note which names a collective has made equal, and what mp.spawn starts."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence.sources import UnevenCall
 from ddpdoctor.source.files.budget import spend
-from ddpdoctor.source.resolve.calls import GROUPS
+from ddpdoctor.source.resolve.calls import GROUPS, name_collective
 from ddpdoctor.source.resolve.names import Scope
-from ddpdoctor.source.resolve.rank_tests import MEMBER, Difference
-from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.resolve.rank_tests import MEMBER, Difference, RankReader
+from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,28 @@ def drop_pairs(found: list[Found]) -> list[Found]:
             kept[id(each)] = each
             others.append(each)
     return list(kept.values())
+
+
+def is_met_outside(found: Found, scope: Scope, ranks: RankReader) -> bool:
+    """Whether the function around a closure makes the call for the ranks that the closure leaves out.
+
+    Args:
+        found: what one side of a test in the closure makes.
+        scope: the closure, or a function that is none.
+        ranks: what is about ranks in the files.
+    """
+    around = scope.outer
+    if around is None or isinstance(around.node, (ast.Module, ast.ClassDef)):
+        return False
+    for node in own_nodes(around.node):
+        difference = ranks.read(node.test, around) if isinstance(node, ast.If) else None
+        if not isinstance(node, ast.If) or difference is None or difference.key != found.difference.key:
+            continue
+        other = node.orelse if difference.positive == found.difference.positive else node.body
+        calls = (call for each in other for call in ast.walk(each) if isinstance(call, ast.Call))
+        if any(name_collective(call, around, ranks.files) == found.call.operation for call in calls):
+            return True
+    return False
 
 
 def tell_uneven(found: Iterable[Found]) -> list[UnevenCall]:

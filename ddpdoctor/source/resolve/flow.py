@@ -198,9 +198,7 @@ class Flow:
         elif isinstance(statement, (ast.Global, ast.Nonlocal)):
             for name in statement.names:
                 self._bind(name, Binding(Spot(0), None, kind="other"))
-        elif isinstance(statement, ast.Delete):
-            for target in statement.targets:
-                self._assign(target, Binding(spot, None, kind="other"))
+        # `del` binds nothing: no use comes after it before the name is bound again
 
     def _assign(self, target: ast.expr, binding: Binding) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):

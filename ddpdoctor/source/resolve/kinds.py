@@ -80,6 +80,12 @@ UNKNOWN = Value("unknown")
 NONE = Value("none")
 
 
+OF_CONTAINERS = frozenset(name for each in (dict, list, set, str) for name in dir(each))
+"""Methods that an object which is not known may have because it is a container."""
+MOST_METHODS = 8
+"""Methods of one name, one of which an object that is not known may have."""
+
+
 class Kinds:
     """Follows values through all files that are read together."""
 
@@ -87,6 +93,7 @@ class Kinds:
         self.files = files
         self.programs = Programs(files, self.callers)
         self._flows: dict[Scope, Flow] = {}
+        self._methods: dict[str, list[Scope]] | None = None
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._called: dict[ast.Call, Scope | None] = {}
         self._open: set[tuple[int, int | None]] = set()
@@ -163,6 +170,18 @@ class Kinds:
                         if called is not None:
                             self._callers.setdefault(called, []).append((call, scope))
         return self._callers.get(function, [])
+
+    def methods(self, name: str) -> list[Scope]:
+        """Return the methods of a name in all classes of the files; none where many have it or containers do."""
+        if self._methods is None:
+            self._methods = {}
+            for module in self.files.modules:
+                for scope in module.walk():
+                    if isinstance(scope.node, ast.ClassDef):
+                        for own, method in scope.functions.items():
+                            self._methods.setdefault(own, []).append(method)
+        found = self._methods.get(name, [])
+        return [] if name in OF_CONTAINERS or len(found) > MOST_METHODS else found
 
     def _find(self, node: ast.expr, scope: Scope, index: int | None) -> Iterable[Value]:
         if isinstance(node, (ast.Tuple, ast.List)) and index is not None:

@@ -68,8 +68,14 @@ class Modules:
         beside = self._by_path.get(str(own.joinpath(*parts)))
         if beside is not None and str(own) not in self._packages:
             return beside  # the folder of a script is where Python looks first
-        near = [self._by_path.get(str(folder.joinpath(*parts))) for folder in (own, *own.parents)]
-        there = [each for each in near if each is not None]
+        near = {
+            str(folder): found
+            for folder in (own, *own.parents)
+            if (found := self._by_path.get(str(folder.joinpath(*parts)))) is not None
+        }
+        # Python looks for what a package imports beside the package, not in it
+        outside = [found for folder, found in near.items() if folder not in self._packages]
+        there = outside or list(near.values())
         return there[0] if len(there) == 1 else None
 
     def find_home(self, name: str, module: Scope, depth: int = 0) -> tuple[Scope, str] | None:

@@ -137,6 +137,8 @@ class LossReader:
             return value.id in outputs
         if isinstance(value, ast.BinOp):
             return any(self._depends(each, scope, outputs, own) for each in (value.left, value.right))
+        if isinstance(value, ast.UnaryOp):
+            return self._depends(value.operand, scope, outputs, own)
         if isinstance(value, (ast.Attribute, ast.Subscript)):
             return self._depends(value.value, scope, outputs, own)
         if isinstance(value, (ast.GeneratorExp, ast.ListComp)):
@@ -157,8 +159,11 @@ class LossReader:
         last = name.rpartition(".")[2]
         if JOINING.search(last) or "average" in last:
             return False
+        called = call.func
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "forward":
+            called, last = call.func.value, name_last(call.func.value)
         if LOSSES.search(last) or any(
-            each.kind == "loss" for each in kinds_of(self._files).find(call.func, scope)
+            each.kind == "loss" for each in kinds_of(self._files).find(called, scope)
         ):
             return True
         return name.split(".")[0] in KNOWN_ROOTS and not name.startswith("torch.distributed.")

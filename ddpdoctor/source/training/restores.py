@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
@@ -32,18 +33,17 @@ def _is_used(source: ast.expr | str, scope: Scope, kinds: Kinds, depth: int) -> 
     """Whether a call's result, or a parameter, comes to ``load_state_dict`` from a function on."""
     names = _find_made(source, scope)
     for call in find_calls(scope):
+        spend()
         given = [*call.args, *(each.value for each in call.keywords)]
         held = [each for each in given if _holds(each, source, names)]
         if not held:
             continue
         if isinstance(call.func, ast.Attribute) and call.func.attr in RESTORES:
             return True
-        called = kinds.called(call, scope) if depth < DEEPEST else None
-        for name in called.parameters if called is not None else ():
-            if (
-                called is not None
-                and find_argument(call, called, name) in held
-                and _is_used(name, called, kinds, depth + 1)
+        for called in _list_called(call, scope, kinds) if depth < DEEPEST else ():
+            if any(
+                find_argument(call, called, name) in held and _is_used(name, called, kinds, depth + 1)
+                for name in called.parameters
             ):
                 return True
     if depth >= DEEPEST or not any(
@@ -52,6 +52,14 @@ def _is_used(source: ast.expr | str, scope: Scope, kinds: Kinds, depth: int) -> 
     ):
         return False
     return any(_is_used(call, home, kinds, depth + 1) for call, home in kinds.callers(scope))
+
+
+def _list_called(call: ast.Call, scope: Scope, kinds: Kinds) -> list[Scope]:
+    """Return the functions that a call may run: of an object that is not known, the methods of that name."""
+    called = kinds.called(call, scope)
+    if called is not None or not isinstance(call.func, ast.Attribute):
+        return [called] if called is not None else []
+    return kinds.methods(call.func.attr)
 
 
 def _find_made(source: ast.expr | str, scope: Scope) -> set[str]:
@@ -78,7 +86,11 @@ def _list_given(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, (ast.For, ast.comprehension)):
         targets, value = [node.target], node.iter
     elif isinstance(node, ast.Assign):
-        targets = [each.value for each in node.targets if isinstance(each, ast.Subscript)]
+        targets = [
+            each.value if isinstance(each, ast.Subscript) else each
+            for each in node.targets
+            if isinstance(each, (ast.Subscript, ast.Tuple, ast.List))
+        ]
         value = node.value
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GIVES:
         targets, value = [node.func.value], node.args[-1] if node.args else None

@@ -66,6 +66,15 @@ class Wrap:
         spots = [flow.spot(call) for call in calls]
         return inside if not spots else all(spot is not None and own.surely_before(spot) for spot in spots)
 
+    def may_precede(self, node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
+        """Whether it has run in some runs in which a node of the same function runs: it stands in an ``if`` before."""
+        spend()
+        flow = kinds.flow(self.scope)
+        own, other = flow.spot(self.value.call), flow.spot(node)
+        if scope is not self.scope or own is None or other is None or flow.drops(self.value.call):
+            return False
+        return own.is_on and own.number < other.number and not own.excludes(other)
+
 
 def wraps_of(kinds: Kinds) -> list[Wrap]:
     """Return the calls of DistributedDataParallel in all files."""

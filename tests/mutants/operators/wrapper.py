@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tests.mutants.operators.base import operator
-from tests.mutants.syntax import Edit, File, after, before, dotted, is_wrap, last_name
+from tests.mutants.syntax import Edit, File, Replacement, after, before, dotted, is_wrap, last_name
 
 OF_MODULES = {
     *"apply bfloat16 buffers children cpu cuda double eval extra_repr float forward half load_state_dict".split(),
@@ -89,23 +89,33 @@ def _backwards(file: File, loop: cst.For) -> list[cst.CSTNode]:
 
 @operator("drop-wrap", "DDP015", words="the model is not wrapped", severity="error")
 def drop_wrap(file: File) -> Iterator[Edit]:
-    for line, _, name in _wraps(file):
+    for line, assign, name in _wraps(file):
+        call = assign.value
+        if not isinstance(call, cst.Call) or not call.args or ".step(" not in file.program:
+            continue  # where no optimizer steps, nothing becomes of the gradients
         scope = file.scope(line)
         steps = [loop for call, loop in _steps(file, name) if file.scope(call) is scope]
         block = file.parents[line]
         others = list(getattr(block, "body", []))
         uses = re.findall(rf"\b{re.escape(name)}\.module\b", file.text)
-        gone = [line]
+        gone = []
         for other in others:
             if other is not line and re.fullmatch(
                 rf"\s*\w+ = {re.escape(name)}\.module\s*", file.code(other)
             ):
                 gone.append(other)
-        if len(uses) > len(gone) - 1 or len(list(_wraps(file))) > 1:
+        if len(uses) > len(gone) or len(list(_wraps(file))) > 1:
             continue
         anchors = tuple(each for loop in steps for each in _backwards(file, loop))
+        bare = call.args[0].value
+        table: dict[cst.CSTNode, Replacement] = {each: cst.RemoveFromParent() for each in gone}
+        # without the wrapper the variable is the model itself, which may be made in the very call
+        if file.code(bare) == name:
+            table[line] = cst.RemoveFromParent()
+        else:
+            table[assign] = assign.with_changes(value=bare)
         if steps:
-            yield Edit({each: cst.RemoveFromParent() for each in gone}, anchors)
+            yield Edit(table, anchors)
 
 
 @operator(
@@ -127,6 +137,10 @@ def unfreeze_after_wrap(file: File) -> Iterator[Edit]:
             or not isinstance(loop.body, cst.IndentedBlock)
         ):
             continue
+        if re.search(
+            rf"for (\w+) in {re.escape(name)}\.parameters\(\):\s+\1\.requires_grad\s*=\s*False", file.text
+        ):
+            continue  # frozen as a whole after the wrap: an average or a teacher, which is not trained
         frozen = f"for parameter in list({bare}.parameters())[:2]:\n    parameter.requires_grad = False\n"
         freed = (
             f"if {loop.target.value} == 1:\n    for parameter in {name}.parameters():\n"

@@ -16,7 +16,7 @@ from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.programs import ALL_JOINS, FRAMEWORKS
 from ddpdoctor.source.resolve.traces import Guard, Step, Trace
-from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out
+from ddpdoctor.source.resolve.walking import find_keyword, is_main_guard, is_spelled_out
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
@@ -84,11 +84,24 @@ def _is_of_script(step: Step) -> bool:
 
 
 def _is_flat(module: Scope, files: Files) -> bool:
-    """Whether a module reads its rank and trains in loops of its own as soon as it is run, and no file imports it."""
-    if not RANKED.search("\n".join(module.script.lines)):
-        return False  # a fragment
-    loops = any(isinstance(each, (ast.For, ast.While)) for each in getattr(module.node, "body", ()))
-    return loops and not any(module in files.imported(each) for each in files.modules)
+    """Whether a module is run as a script without a main guard, and no file imports it.
+
+    Its last line calls a function of its own, or it reads its rank and has loops outside functions.
+    """
+    if any(module in files.imported(each) for each in files.modules):
+        return False
+    body = getattr(module.node, "body", [])
+    last = body[-1] if body else None
+    if (
+        isinstance(last, ast.Expr)
+        and isinstance(last.value, ast.Call)
+        and not (last.value.args or last.value.keywords)
+    ):
+        function = files.function(last.value.func, module)
+        if function is not None and function.module is module:
+            return True
+    loops = any(isinstance(each, (ast.For, ast.While)) for each in body)
+    return loops and RANKED.search("\n".join(module.script.lines)) is not None
 
 
 def _is_reached(step: Step, kinds: Kinds) -> bool:
@@ -189,7 +202,8 @@ def _is_made(module: Scope, kinds: Kinds) -> bool:
 def _list_called(steps: Sequence[Step], trace: Trace, files: Files) -> set[str]:
     """Return the packages of what is called before a step; an import alone makes no group.
 
-    A process that is spawned imports its module before, and inherits no group. Methods of a model make none.
+    A process that is spawned imports its module before, without what is for the script alone, and inherits no group.
+    Methods of a model make none.
     """
     names = [
         step.name
@@ -198,7 +212,14 @@ def _list_called(steps: Sequence[Step], trace: Trace, files: Files) -> set[str]:
         and not any(_is_of_model(each.callee, files) for each in step.frames)
     ]
     if trace.start.spawned:
-        names += [name for _, name in name_calls(trace.start.module, files)]
+        module = trace.start.module
+        guards = (
+            each
+            for each in getattr(module.node, "body", ())
+            if isinstance(each, ast.If) and is_main_guard(each.test)
+        )
+        guarded = {id(node) for each in guards for node in ast.walk(each)}
+        names += [name for call, name in name_calls(module, files) if id(call) not in guarded]
     return {_name_package(name) for name in names if not any(part in name.lower() for part in READS_ONLY)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 
@@ -16,7 +17,7 @@ from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_
 
 FILES = re.compile("file:|FileStore")
 CLEANERS = re.compile(r"\b(?:remove|unlink|rmtree|tempfile|mkstemp|mkdtemp|uuid|TemporaryDirectory)\b")
-"""What a script says that removes the file, or makes its name unique."""
+"""Names in a script of what removes the file, or makes its name unique."""
 
 
 @lint_rule("rendezvous-file", reads="module")
@@ -25,8 +26,7 @@ def find_fixed_files(module: Scope, files: Files) -> Iterator[SourceFact]:
 
     path: of the file. Nothing where the script removes files or makes unique names.
     """
-    text = "\n".join(module.script.lines)
-    if CLEANERS.search(text) or not FILES.search(text):
+    if not FILES.search("\n".join(module.script.lines)) or _cleans(module):
         return
     for scope in module.walk():
         for call, name in name_calls(scope, files):
@@ -38,6 +38,14 @@ def find_fixed_files(module: Scope, files: Files) -> Iterator[SourceFact]:
                 path = fold(find_keyword(call, "file_name", 0), scope, files)
             if path:
                 yield SourceFact("rendezvous-file", scope.place(call), details={"path": path})
+
+
+def _cleans(module: Scope) -> bool:
+    """Whether the code removes files or makes unique names; its comments do not."""
+    spoken = (
+        node for node in ast.walk(module.node) if isinstance(node, (ast.Name, ast.Attribute, ast.alias))
+    )
+    return any(CLEANERS.search(ast.unparse(node)) for node in spoken)
 
 
 @check("NET010", family="source", needs=NEEDS, id="lint.rendezvous_file", commands=LINT)

@@ -12,7 +12,7 @@ from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS, name_collective
 from ddpdoctor.source.resolve.kinds import kinds_of
-from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.traces import OTHER_JOINS, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword
 from ddpdoctor.source.sameness.apart import Ways
@@ -29,6 +29,8 @@ SETTING = re.compile(
     r"set_device|device_id\b|cuda\.device\(|set_default_device|set_default_tensor_type|Accelerator\("
 )
 """What sets the device of a rank."""
+DEEPEST = 4
+"""Variables that are followed into one another to a device."""
 
 
 @lint_rule("device-unset", "device-shared", "device-doubted", reads="program", setups=True)
@@ -94,12 +96,23 @@ def _takes_first_gpu(call: ast.Call, step: Step, files: Files) -> bool:
     if call.func.attr != "to":
         return False
     device = find_keyword(call, "device", 0)
-    if isinstance(device, ast.Name):
-        found = step.scope.lookup(device.id)
-        made = found[1][0] if found and len(found[1]) == 1 else None
-        if isinstance(made, ast.Call) and found and files.dotted(made.func, found[0]) == "torch.device":
-            return len(made.args) == 1 and find_setting(made.args[0], found[0], files) == "cuda"
-    return find_setting(device, step.scope, files) == "cuda"
+    return device is not None and "cuda" in _list_devices(device, step.scope, files)
+
+
+def _list_devices(node: ast.expr, scope: Scope, files: Files, depth: int = 0) -> set[str]:
+    """Return what a device may be, of ``cuda`` and ``cpu``; nothing where it may be another one."""
+    sides: list[tuple[ast.expr, Scope]] = []
+    if isinstance(node, ast.IfExp):
+        sides = [(node.body, scope), (node.orelse, scope)]
+    elif isinstance(node, ast.Call) and files.dotted(node.func, scope) == "torch.device":
+        sides = [(node.args[0], scope)] if len(node.args) == 1 and not node.keywords else []
+    elif isinstance(node, ast.Name) and (found := scope.lookup(node.id)) is not None:
+        sides = [(each, found[0]) for each in found[1] if each is not UNKNOWN or len(found[1]) > 1]
+    if sides and depth < DEEPEST:
+        each = [_list_devices(value, home, files, depth + 1) for value, home in sides]
+        return set().union(*each) if all(each) else set()
+    text = find_setting(node, scope, files)
+    return {text} if text in ("cuda", "cpu") else set()
 
 
 @check("BKD009", family="source", needs=NEEDS, id="lint.device_set", commands=LINT)

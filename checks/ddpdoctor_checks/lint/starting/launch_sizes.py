@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.evidence import Evidence
@@ -9,12 +10,19 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.files.reading import Script
 from ddpdoctor.source.launching.launch_files import Job, LaunchFile
+from ddpdoctor.source.launching.starters import Starter
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact, tell_question
 
 PER_NODE = ("--nproc-per-node", "--num-processes", "num-processes")
 NODES = ("--nnodes", "--num-machines", "num-machines")
 ONE_TASK = frozenset({"ntasks", "ntasks-per-node", "nodes", "nodelist", "overlap", "exclusive"})
 """Options of srun by which a step is given a part of the job."""
+OF_SLURM = re.compile(r"\$\{?SLURM_(?:JOB_NUM_NODES|NNODES|JOB_NODES)\}?")
+"""The number of nodes that the job has, as Slurm gives it."""
+BY_ITSELF = re.compile(r"(?:.{0,200}/)?(?:python[\d.]{0,6}|torchrun|accelerate|exec|nohup|time)$")
+"""First words of commands that nothing runs elsewhere: a variable may hold what does."""
+ELSEWHERE = re.compile(r"\b(?:srun|mpirun|mpiexec|ssh|pdsh|clush|pssh|parallel|sbcast|salloc|ray)\b")
+"""What runs commands on other nodes."""
 
 
 @lint_rule(
@@ -30,9 +38,10 @@ def find_sizes(launch: LaunchFile, scripts: Sequence[Script]) -> Iterator[Source
     """Yield commands whose processes do not fit what the file asks for.
 
     ``launch-gpus`` and ``launch-idle``: processes, gpus. ``launch-tasks``: tasks, processes. ``launch-nodes``: nodes,
-    told, way (each: every node starts a job of its own; first: only one node runs anything; more: nodes are waited for
-    that are not asked for). ``launch-processes``: what a configuration of Accelerate says, as way and numbers.
-    ``launch-late``: a line that sbatch does not read; the command before it is beside it.
+    told, way (each: every node starts a job of its own; first: only one node runs anything; alone: it also waits for
+    the others; more: nodes are waited for that are not asked for). ``launch-processes``: what a configuration of
+    Accelerate says, as way and numbers. ``launch-late``: a line that sbatch does not read; the command before it is
+    beside it.
     """
     if launch.late and launch.jobs:
         before = max((each.first for each in launch.commands if each.first < launch.late[0]), default=0)
@@ -101,15 +110,20 @@ def _find_tasks(launch: LaunchFile, job: Job) -> Iterator[SourceFact]:
 def _find_nodes(launch: LaunchFile, job: Job) -> Iterator[SourceFact]:
     """Yield a launcher that knows of fewer nodes than the file asks for, or of more."""
     starter = job.starter
-    if job.nodes is None or starter.nodes is None or any("PET_" in line for line in launch.lines):
+    if job.nodes is None or any("PET_" in line for line in launch.lines):
         return
     asked, line = job.nodes
-    told, command = starter.nodes, starter.command
+    all_asked = OF_SLURM.fullmatch(starter.options.get("nnodes", starter.options.get("num-machines", "")))
+    told, command = asked if all_asked else starter.nodes, starter.command
+    if told is None:
+        return
     several = len(launch.jobs) > 1 or command.background or command.loops
     place = launch.place_of(starter, *NODES)
     details = {"nodes": str(asked), "told": str(told)}
     if told > asked and told > 1 and starter.runner in ("", "srun"):
         fact = {**details, "way": "more"}
+    elif told == asked > 1 and not several and _is_of_first(launch, starter):
+        fact = {**details, "way": "alone"}
     elif told != 1 or asked < 2 or several:
         return
     elif starter.runner == "srun" and not ONE_TASK & set(starter.runner_options):
@@ -119,6 +133,16 @@ def _find_nodes(launch: LaunchFile, job: Job) -> Iterator[SourceFact]:
     else:
         return
     yield SourceFact("launch-nodes", place, _beside(launch, line), fact, certain=_always(job))
+
+
+def _is_of_first(launch: LaunchFile, starter: Starter) -> bool:
+    """Whether a batch script starts something on its own node alone: nothing in it reaches another one."""
+    return (
+        starter.runner == ""
+        and BY_ITSELF.match(starter.command.words[0]) is not None
+        and bool(launch.asked.options)
+        and not any(ELSEWHERE.search(line) for line in launch.lines if not line.lstrip().startswith("#"))
+    )
 
 
 def _find_processes(launch: LaunchFile, job: Job) -> Iterator[SourceFact]:
@@ -218,10 +242,8 @@ def _tell_nodes(fact: SourceFact) -> Finding:
         )
         fix = Fix("give the launcher the nodes and where they meet", code=_meet(nodes))
     else:
-        message = (
-            f"The job has {nodes} nodes, and {name_line(fact.place)} starts ranks on the first one only: the others "
-            "are idle."
-        )
+        end = "it waits for the others" if way == "alone" else "the others are idle"
+        message = f"The job has {nodes} nodes, and {name_line(fact.place)} starts ranks on the first one only: {end}."
         fix = Fix("start the launcher on each node", code=f"srun --ntasks-per-node=1 {_meet(nodes)}")
     return tell_fact(fact, message, fix, why="both numbers are written out in the file", severity="warning")
 

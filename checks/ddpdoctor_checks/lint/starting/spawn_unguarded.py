@@ -15,7 +15,7 @@ from ddpdoctor.source.resolve.traces import SPAWNS, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
-OWN_QUESTION = re.compile(r"__name__|process|environ|getenv|parent|spawn|child", re.IGNORECASE)
+OWN_QUESTION = re.compile(r"__name__|(?<!multi)process|environ|getenv|parent|spawn|child", re.IGNORECASE)
 """Tests that may be about whether this is a child."""
 
 

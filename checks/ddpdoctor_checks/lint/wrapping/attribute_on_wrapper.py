@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
@@ -28,6 +29,11 @@ OF_WRAPPER = frozenset("""
     use_side_stream_for_tensor_copies will_sync_module_buffers xpu zero_grad
     """.split())  # fmt: skip
 """What DistributedDataParallel of torch 2.13 has of its own; hooks are told by their names."""
+ASKS = re.compile(
+    r"isinstance|hasattr|module|dist|ddp|world|rank|gpu|cuda|devices?\b|parallel|multi|wrap|main|master",
+    re.IGNORECASE,
+)
+"""Tests that may ask whether the model is wrapped."""
 WRAPPER = "DistributedDataParallel"
 """Whatever it is imported as, some line says so."""
 
@@ -36,8 +42,8 @@ WRAPPER = "DistributedDataParallel"
 def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
     """Yield where an attribute is asked of a wrapper that only the model in it has (``attribute-on-wrapper``).
 
-    owner: the expression. attribute: its name. model: the class. Nothing below a test or in a choice, which may ask
-    what it is; nothing where any file sets an attribute of that name on an object.
+    owner: the expression. attribute: its name. model: the class. Nothing in a choice or below a test that may ask what
+    it is, or whether there are several ranks; nothing where any file sets an attribute of that name on an object.
     """
     if not any(WRAPPER in line for module in files.modules for line in module.script.lines):
         return
@@ -61,14 +67,35 @@ def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
                 if id(node) in choices:
                     continue
                 wrapper = _find_wrapper(node, scope, kinds)
-                if wrapper is not None and wrapper.scope is not None and is_certain(node, scope, kinds):
+                certain = is_certain(node, scope, kinds)
+                if wrapper is None or wrapper.scope is None:
+                    continue
+                if certain or _is_meant(node, scope, kinds):
                     noticed = RelatedPlace("noticed", wrapper.scope.place(wrapper.call))
                     details = {
                         "owner": ast.unparse(node.value),
                         "attribute": node.attr,
                         "model": (wrapper.inner[0].owner or scope).name or "",
                     }
-                    yield SourceFact("attribute-on-wrapper", scope.place(node), (noticed,), details)
+                    place = scope.place(node)
+                    yield SourceFact("attribute-on-wrapper", place, (noticed,), details, certain=certain)
+
+
+def _is_meant(node: ast.Attribute, scope: Scope, kinds: Kinds) -> bool:
+    """Whether the tests around are about other things than what the object is, or how many ranks there are."""
+    flow = kinds.flow(scope)
+    spot = flow.spot(node)
+    if spot is None or not spot.is_on:
+        return False
+    sides = {number for number, side in spot.blocks if side != "loop"}
+    around = [statement for statement, own in flow.statements if own.number in sides]
+    root = ast.unparse(node.value).split(".")[-1]
+    return len(around) == len(sides) and all(
+        isinstance(each, ast.If)
+        and not ASKS.search(ast.unparse(each.test))
+        and not re.search(rf"\b{re.escape(root)}\b", ast.unparse(each.test))
+        for each in around
+    )
 
 
 def _is_given(node: ast.AST) -> TypeGuard[ast.Attribute]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import names_in
@@ -40,9 +41,8 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
         again = [other for other in wraps_of(kinds) if other is not wrap and _wraps_same(other, wrap)]
         for scope in _scopes_after(wrap):
             for statement, spot in kinds.flow(scope).statements:
-                if not spot.is_on or not (
-                    wrap.before(statement, scope, kinds) or _is_through_module(statement, scope, kinds)
-                ):
+                surely = wrap.before(statement, scope, kinds) or _is_through_module(statement, scope, kinds)
+                if not spot.is_on or not (surely or wrap.may_precede(statement, scope, kinds)):
                     continue
                 if not any(_comes_later(loop, statement, scope, kinds) for loop in trained):
                     continue
@@ -53,12 +53,13 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                     told.add(statement)
                     noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
                     place = scope.place(statement)
-                    certain = is_certain(statement, scope, kinds)
+                    certain = surely and is_certain(statement, scope, kinds)
                     details = dict(zip(("way", "what"), change, strict=True))
                     yield SourceFact("changed-after-wrap", place, (noticed,), details, certain=certain)
 
 
 def _wraps_same(one: Wrap, other: Wrap) -> bool:
+    spend()
     return bool({each.identity for each in one.value.inner} & {each.identity for each in other.value.inner})
 
 
@@ -186,7 +187,10 @@ def _belongs(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     """Whether an expression is the wrapped model, the wrapper, or a part of it."""
     root, _ = _root(node)
     found = kinds.all_of(root, scope, "model", "wrapped", "unknown")
-    made = {wrap.value.identity, *(each.identity for each in wrap.value.inner)}
+    others = (
+        each.value for each in wraps_of(kinds) if _wraps_same(each, wrap)
+    )  # on the other sides of tests
+    made = {each.identity for value in (wrap.value, *others) for each in (value, *value.inner)}
     return bool(found) and all(each.identity in made for each in found)
 
 

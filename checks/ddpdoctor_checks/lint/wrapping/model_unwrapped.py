@@ -14,14 +14,14 @@ from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.programs import ALL_JOINS
 from ddpdoctor.source.resolve.walking import names_in
-from ddpdoctor.source.training.train_loops import TrainingLoop, is_step, training_loops
+from ddpdoctor.source.training.train_loops import is_step, training_loops
 from ddpdoctor.source.training.wraps import reduces_by_hand, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 QUIET = frozenset({"init_process_group", "destroy_process_group", "get_rank", "get_world_size", "barrier",
                    "is_initialized", "is_available", "is_nccl_available", "is_gloo_available", "get_backend",
                    "is_torchelastic_launched", "get_node_local_rank", "monitored_barrier",
-                   "get_default_backend_for_device"})  # fmt: skip
+                   "get_default_backend_for_device", "new_group"})  # fmt: skip
 """Functions of torch.distributed that reduce nothing."""
 MANAGERS = ("distributeddataparallel", "ddp", "fsdp", "fully", "sharded", "deepspeed", "horovod", "apex", "accelerate",
             "lightning", "fabric", "fairscale", "megatron", "parallelize", "replicate", "distribute_",
@@ -38,8 +38,9 @@ OF_GRADIENTS = frozenset(
 def find_unwrapped(files: Files) -> Iterator[SourceFact]:
     """Yield steps of an optimizer in a program of several ranks in which nothing reduces gradients (``unwrapped``).
 
-    way: ``never`` or ``thrown away`` (a wrapper is made and not kept). model: its class. Only programs
-    whose training data a DistributedSampler cuts up: others may train a model on each rank on purpose.
+    way: ``never`` or ``thrown away`` (a wrapper is made and not kept). model: its class. Only programs whose training
+    data a DistributedSampler cuts up, and, not certain, those that import the wrapper and use it nowhere: others may
+    train a model on each rank on purpose.
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -49,7 +50,10 @@ def find_unwrapped(files: Files) -> Iterator[SourceFact]:
         if not values or any(each.kind != "model" for each in values.values()):
             continue
         steps = [(call, home) for call, home in loop.calls if is_step(call, home, kinds)]
-        if not steps or steps[0][0] in told or not _is_one_training(loop, module, kinds):
+        if not steps or steps[0][0] in told or not _joins(module, kinds):
+            continue
+        shards = _shards(module, kinds)
+        if not shards and not _imports_in_vain(module, kinds):
             continue
         thrown = _find_thrown_away(kinds.programs.members(module), kinds)
         if any(
@@ -65,8 +69,8 @@ def find_unwrapped(files: Files) -> Iterator[SourceFact]:
         name = model.owner.name if model.owner is not None else model.name.rpartition(".")[2]
         way = "thrown away" if thrown else "never"
         places = [RelatedPlace("noticed", s.place(one)) for one, s in thrown]
-        details = {"way": way, "model": name or ""}
-        yield SourceFact("unwrapped", home.place(call), tuple(places), details)
+        details = {"way": way, "model": name or "", "shards": "yes" if shards else ""}
+        yield SourceFact("unwrapped", home.place(call), tuple(places), details, certain=shards)
 
 
 def _find_thrown_away(members: Iterable[Scope], kinds: Kinds) -> list[tuple[ast.Call, Scope]]:
@@ -81,11 +85,24 @@ def _find_thrown_away(members: Iterable[Scope], kinds: Kinds) -> list[tuple[ast.
     ]
 
 
-def _is_one_training(loop: TrainingLoop, module: Scope, kinds: Kinds) -> bool:
-    """Whether ranks are seen to train one model: they join a group, and a DistributedSampler cuts up their data."""
+def _joins(module: Scope, kinds: Kinds) -> bool:
+    """Whether a program joins a group of several ranks."""
     names = {name for _, _, name in kinds.programs.calls(module)}
-    samples = any(name.endswith(".DistributedSampler") for name in names)
-    return samples and not ALL_JOINS.isdisjoint(names) and kinds.programs.is_distributed(module)
+    return not ALL_JOINS.isdisjoint(names) and kinds.programs.is_distributed(module)
+
+
+def _shards(module: Scope, kinds: Kinds) -> bool:
+    """Whether a DistributedSampler cuts up the data of a program: its ranks train one model."""
+    return any(name.endswith(".DistributedSampler") for _, _, name in kinds.programs.calls(module))
+
+
+def _imports_in_vain(module: Scope, kinds: Kinds) -> bool:
+    """Whether a program imports torch's wrapper and no line of that file uses it."""
+    return any(
+        name in WRAPPERS and not _is_used(own, member)
+        for member in kinds.programs.members(module)
+        for own, name in member.imports.items()
+    )
 
 
 def _is_harmless(
@@ -157,8 +174,11 @@ def tell_unwrapped(evidence: Evidence) -> Iterable[Finding]:
                 "wrap the model before the loop and call the wrapper",
                 code="model = DistributedDataParallel(model)",
             ),
-            why=(
-                "the program joins a process group, shards its data with a DistributedSampler and reduces "
-                "nothing"
-            ),
+            why="the program joins a process group, "
+            + (
+                "shards its data with a DistributedSampler"
+                if fact.details["shards"]
+                else "imports DistributedDataParallel without using it"
+            )
+            + " and reduces nothing",
         )
