@@ -332,7 +332,7 @@ _DIVERGED = (
 _LOADED = (
     Fix("load the same checkpoint on every rank, or load it before the model is wrapped"),
     Fix(
-        "where a rank's own loss or metric decides what is loaded, reduce it first, so that all ranks decide alike",
+        "where a rank's own loss or metric decides what is loaded, reduce it first, so that all ranks decide the same",
         code="loss = loss.detach().clone()\ndist.all_reduce(loss)   # then compare, keep and load",
     ),
 )
