@@ -45,6 +45,43 @@ def test_load_where_each_rank_sees_one_gpu(value: str) -> None:
     assert not lines_of(lint(program), "CKP003")
 
 
+SAVE = """
+def finish(model, path):
+    {move}
+    state = model.state_dict()
+    if dist.get_rank() == 0:
+        torch.save({saved}, path)
+
+def main():
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = torch.nn.Linear(2, 2).cuda()
+    model.load_state_dict(torch.load("last.pt"))  # here
+    finish(model, "last.pt")
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("move", "saved"),
+    [
+        ("model.cpu()", "state"),
+        ("model = model.to('cpu')", "state"),
+        ("pass", "{k: v.cpu() for k, v in state.items()}"),
+    ],
+)
+@pytest.mark.right
+def test_what_was_saved_from_the_cpu_may_be_loaded_anywhere(move: str, saved: str) -> None:
+    assert not lines_of(lint(SAVE.format(move=move, saved=saved)), "CKP003")
+
+
+@pytest.mark.parametrize("move", ["pass", "loss = model(x).cpu().mean()", "model.to('cuda')", "x.cpu(other)"])
+@pytest.mark.wrong
+def test_what_was_saved_from_a_gpu_is_loaded_there(move: str) -> None:
+    program = SAVE.format(move=move, saved="state")
+    assert lines_of(lint(program), "CKP003") == find_marked(program)
+
+
 CLOSURE = """
 def step(model, optimizer, rank):
     signal = torch.zeros(1)

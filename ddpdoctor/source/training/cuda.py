@@ -8,7 +8,7 @@ from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import find_settings, fold
 from ddpdoctor.source.resolve.traces import Step, Trace
-from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, own_nodes
 from ddpdoctor.source.training.options import find_setting
 
 SETS = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device",
@@ -47,6 +47,34 @@ def starts_cuda(step: Step, files: Files) -> bool:
     if isinstance(call.func, ast.Attribute) and call.func.attr == "to":
         values += call.args[:1]
     return any((fold(each, step.scope, files) or "").startswith("cuda") for each in values)
+
+
+def saves_from_cpu(trace: Trace) -> bool:
+    """Whether a program saves files, and moves to the CPU first what it saves: in the call, or before it."""
+    saves = [step for step in trace.steps if step.name == "torch.save" and step.call is not None]
+    return bool(saves) and all(_is_from_cpu(step) for step in saves)
+
+
+def _is_from_cpu(save: Step) -> bool:
+    moves = {id(call) for call in find_calls(save.scope) if _moves_to_cpu(call)}
+    if not moves:
+        return False
+    if any(id(node) in moves for node in ast.walk(save.node)):
+        return True
+    # A module is moved itself; of a tensor a copy is made, which counts where it is bound.
+    return any(
+        isinstance(node, ast.Expr | ast.Assign) and id(node.value) in moves and node.lineno < save.node.lineno
+        for node in own_nodes(save.scope.node)
+    )
+
+
+def _moves_to_cpu(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "cpu":
+        return not call.args
+    first = next(iter(call.args), find_keyword(call, "device"))
+    return call.func.attr == "to" and isinstance(first, ast.Constant) and first.value == "cpu"
 
 
 def is_of_nccl(trace: Trace, files: Files) -> bool:

@@ -13,7 +13,7 @@ from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true
 from ddpdoctor.source.sameness.apart import Ways
-from ddpdoctor.source.training.cuda import hides_others, uses_gpu
+from ddpdoctor.source.training.cuda import hides_others, saves_from_cpu, uses_gpu
 from ddpdoctor.source.training.restores import is_restored
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
@@ -26,14 +26,14 @@ PUBLISHED = re.compile("pretrain|backbone|imagenet|pytorch_model|huggingface", r
 def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where each rank loads a checkpoint onto the device from which it was saved (``load-unmapped``).
 
-    Only what is given to ``load_state_dict``, in programs that use GPUs. Where it is not seen what becomes of it, or
-    others may have published the file, that is asked (``load-doubted``).
+    Only what is given to ``load_state_dict``, in programs that use GPUs. Where it is not seen what becomes of it, the
+    program moves to the CPU what it saves, or others may have published the file, that is asked (``load-doubted``).
     """
     if not trace.has_peers or not uses_gpu(trace, files):
         return
     if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return
-    ways, kinds = Ways(files, trace), kinds_of(files)
+    ways, kinds, from_cpu = Ways(files, trace), kinds_of(files), saves_from_cpu(trace)
     for step in trace.steps:
         call = step.call
         if call is None or step.name != "torch.load" or any(each.arg is None for each in call.keywords):
@@ -44,8 +44,9 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         if path is None or ways.may_be_of_some(step):
             continue
         restored, published = is_restored(call, step.scope, kinds), PUBLISHED.search(ways.spell(path, step))
-        if restored or not published:
-            yield ways.tell("load-unmapped" if restored and not published else "load-doubted", step)
+        sure = restored and not published and not from_cpu
+        if sure or not published:
+            yield ways.tell("load-unmapped" if sure else "load-doubted", step)
 
 
 @check("CKP003", family="source", needs=NEEDS, id="lint.map_location", commands=LINT)
