@@ -523,3 +523,25 @@ def test_comment_removes_no_rendezvous_file() -> None:
 @pytest.mark.right
 def test_code_removes_the_rendezvous_file() -> None:
     assert not lint(FIXED_FILE.format(rest="os.remove('/tmp/meet')"))
+
+
+FOLDER = """
+def setup_logger(folder):
+    if folder and not os.path.exists(folder):
+        os.makedirs(folder){second}
+
+def main(args):
+    dist.init_process_group("gloo")
+    if not os.path.exists(args.out):
+        os.makedirs(args.out){first}
+    setup_logger({folder})
+main(parse())
+"""
+
+
+@pytest.mark.parametrize("folder", ["args.out", "args.logs"])
+@pytest.mark.wrong
+def test_a_directory_that_ranks_have_made_or_found_is_not_made_again(folder: str) -> None:
+    second = "  # here" if folder == "args.logs" else ""
+    program = FOLDER.format(folder=folder, first="  # here", second=second)
+    assert lines_of(lint(program), "CKP005") == find_marked(program)

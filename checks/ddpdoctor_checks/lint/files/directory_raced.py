@@ -41,6 +41,8 @@ def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
             path == ways.spell(found[0], step) and _runs_before(made, step) for path, made in there
         ):
             continue  # it is there by then
+        if found[1] == "made":  # who goes on from here has made it or found it
+            there.append((ways.spell(found[0], step), step))
         if not ways.may_differ(step) and ways.is_alike(found[0], step):
             rule = "directory-doubted" if _is_single(step) else "directory-raced"
             yield ways.tell(rule, step, way=found[1], path=ast.unparse(found[0]))
