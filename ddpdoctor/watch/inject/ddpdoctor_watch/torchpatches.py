@@ -13,7 +13,7 @@ from .calls import decorators, groups, recorder, ring, works
 from .core import budget, describe, journal, lifetime, process, stopwatch, wrapping
 from .core.replacing import leave_uncompiled, replace
 from .interpreter import faults, files, settings
-from .models import ddp, joins, loads, modules, pipelines, resumes, tree
+from .models import ddp, joins, loads, modules, pipelines, resumes, saved_states, tree
 from .training import (
     assembly,
     batches,
@@ -101,7 +101,8 @@ def patch_stage(module: ModuleType) -> None:
 
 
 def patch_optimizer(module: ModuleType) -> None:
-    """See the first optimizer made, where two runs are compared: one of them may have no process group."""
+    """See state loaded into optimizers, and the first one made where two runs are compared: one may have no group."""
+    resumes.patch_optimizer(module)
     if reference.enabled:
         wrapping.wrap(module.Optimizer, "_patch_step_function", after=_note_optimizer)
 
@@ -143,8 +144,11 @@ def patch_dataloader(module: ModuleType) -> None:
 
 
 def patch_serialization(module: ModuleType) -> None:
-    """See files that torch.save writes."""
+    """See files that torch.save writes, and what torch.load reads, where that is done."""
     wrapping.wrap(module, "_is_path", after=files.note_saving)
+    wrapping.wrap(
+        sys.modules["torch._utils"], "_validate_loaded_sparse_tensors", after=saved_states.note_file
+    )
 
 
 def patch_safetensors(module: ModuleType) -> None:

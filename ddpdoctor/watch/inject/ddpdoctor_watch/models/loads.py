@@ -10,7 +10,7 @@ import sys
 import weakref
 
 from ..core import describe, frames, journal, lifetime
-from . import tree
+from . import saved_states, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def _note_load(frame: FrameType) -> None:
     seen = frame.f_locals
     module, given = seen["self"], seen["state_dict"]
     missing, unexpected = seen["missing_keys"], seen["unexpected_keys"]
+    if saved_states.files:
+        saved_states.note_load(module, given, not missing and not unexpected, frame.f_back)
     if len(unexpected) < len(given):
         _heal(module)
         return
