@@ -1,7 +1,7 @@
 """Files of torch.load that hold a model and its optimizer's state, and models that were restored from them.
 
-What `resumes` asks where an optimizer begins anew: whether the file from which its model came holds the state of such an
-optimizer, and by what the run is known to go on with the earlier one. Files without an optimizer's state are not kept.
+What `resumes` asks where an optimizer begins anew: whether the file from which its model came holds the state of such
+an optimizer, and by what the run is known to go on with the earlier one. Files without an optimizer's state are not kept.
 """
 
 from __future__ import annotations
@@ -135,8 +135,7 @@ restored: list[Restored] = []
 def note_file(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     """Remember what torch.load has read, where that holds the state of an optimizer.
 
-    Args:
-        frame: Of torch.serialization, where a file has been read.
+    The frame is one of torch.serialization, where a file has been read.
     """
     held = frame.f_locals.get("result")
     if not isinstance(held, dict) or _GROUPS in held:
@@ -223,8 +222,7 @@ def _list_variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
     while frame is not None and looked < _DEPTH:
         if frames.is_own(frame):
             held = dict(frame.f_locals)
-            for name, value in list(held.items())[:_VARIABLES]:
-                yield name, value
+            yield from list(held.items())[:_VARIABLES]
             attributes = getattr(held.get("self"), "__dict__", None)
             if isinstance(attributes, dict):
                 yield from list(attributes.items())[:_VARIABLES]
