@@ -1,7 +1,7 @@
 """Files of torch.load that hold a model and its optimizer's state, and models that were restored from them.
 
 What `resumes` asks where an optimizer begins anew: whether the file from which its model came holds the state of such
-an optimizer, and by what the run is known to go on with the earlier one. Files without an optimizer's state are not kept.
+an optimizer, and what shows that the run resumes the earlier one. Files without an optimizer's state are not kept.
 """
 
 from __future__ import annotations
