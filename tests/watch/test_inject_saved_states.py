@@ -85,6 +85,27 @@ CASES = {
         """,
         [["resume", "", ["optim"]]],
     ),
+    "tuned in the process that wrote it": (
+        """
+        epoch = blob["epoch"]   # of the first stage
+        def train():
+            for epoch in range(3):
+                step(model, optimizer)
+                break
+        model.load_state_dict(blob["model"])
+        train()
+        """,
+        [["resume", "", ["optim"]]],
+    ),
+    "schedule that starts over": (
+        """
+        model.load_state_dict(blob["model"])
+        plan = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        epoch = blob["epoch"]
+        step(model, optimizer)
+        """,
+        [["resume", "", ["optim"]]],
+    ),
     "right": (
         """
         model.load_state_dict(blob["model"])

@@ -97,20 +97,23 @@ class File:
     def find_counter(self, optimizer: Any, frame: FrameType | None) -> str:
         """Return what of the file the program counts on from, by its variables; empty where nothing shows it.
 
+        The innermost frame that has one decides: others may be left from before the file was read.
+
         Args:
             optimizer: That is about to step for the first time.
             frame: Of that step.
         """
         counters = {_bare(name.rpartition(".")[2]): (name, count) for name, count in self.counters.items()}
-        for name, value in _list_variables(frame):
-            if type(value) is int:
-                told, count = counters.get(_bare(name), ("", 0))
-                if told and value in (count, count + 1):
-                    return told[:200]
-            elif self.schedules and getattr(value, "optimizer", None) is optimizer:
-                for told, count in self.schedules.items():
-                    if getattr(value, _SCHEDULE, None) == count:
-                        return told[:200]
+        for variables in _list_variables(frame):
+            plans = [value for _, value in variables if getattr(value, "optimizer", None) is optimizer]
+            if self.schedules and plans:
+                at = getattr(plans[0], _SCHEDULE, None)
+                return next((told[:200] for told, count in self.schedules.items() if at == count), "")
+            same = [(counters[words], value) for name, value in variables
+                    if type(value) is int and (words := _bare(name)) in counters]  # fmt: skip
+            if same:
+                fits = all(value in (count, count + 1) for (_, count), value in same)
+                return same[0][0][0][:200] if fits else ""
         return ""
 
 
@@ -216,15 +219,14 @@ def _bare(name: str) -> frozenset[str]:
     return words - _COUNTS_FROM or words
 
 
-def _list_variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of the program's frames, and attributes of the objects whose methods these are."""
+def _list_variables(frame: FrameType | None) -> Iterator[list[tuple[str, Any]]]:
+    """Yield the variables of each of the program's frames, with attributes of the object whose method it is."""
     looked = 0
     while frame is not None and looked < _DEPTH:
         if frames.is_own(frame):
             held = dict(frame.f_locals)
-            yield from list(held.items())[:_VARIABLES]
             attributes = getattr(held.get("self"), "__dict__", None)
-            if isinstance(attributes, dict):
-                yield from list(attributes.items())[:_VARIABLES]
+            own = list(attributes.items())[:_VARIABLES] if isinstance(attributes, dict) else []
+            yield [*list(held.items())[:_VARIABLES], *own]
         frame = frame.f_back
         looked += 1
