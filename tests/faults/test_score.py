@@ -199,17 +199,7 @@ def test_halves_are_counted_apart() -> None:
 def test_cases_of_the_unseen_half_are_shown_only_on_request(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    names = {
-        find_half(name): name
-        for name in (
-            "sharded-norms-not-summed",
-            "sharded-frozen-on-some",
-            "made-up",
-            "fine",
-            "case-a",
-            "case-b",
-        )
-    }
+    names = {find_half(name): name for name in ("sharded-norms-not-summed", "sharded-hook-on-first-rank")}
     truths = [Truth(name, Path(name), "nothing is wrong", ("train.py",)) for name in names.values()]
     monkeypatch.setattr(accuracy, "load_all", lambda: truths)
     monkeypatch.setattr(accuracy, "make_section", lambda *_: "")
