@@ -9,12 +9,12 @@ import pytest
 import ddpdoctor_checks
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import make_layout
-from ddpdoctor.evidence.training.fingerprints import LossWeights, Scaled
+from ddpdoctor.evidence.training.fingerprints import Born, LossWeights, Scaled
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import Registry
 from ddpdoctor.report.build import build_report
 from ddpdoctor.testing import STARTED
-from tests.checks.training import STEP, Made, judge, only, tensor
+from tests.checks.training import STEP, Made, judge, only, shares, tensor
 
 
 def by_hand(*groups: list[int]) -> Made:
@@ -50,6 +50,45 @@ def test_gradients_of_a_part_that_are_equal_elsewhere_show_no_wrong_groups(gradi
 def test_ranks_that_all_began_apart_have_no_known_replicas() -> None:
     made = by_hand([0, 1], [2, 3]).look(1, "0|1|2|3").look(2, "0|1|2|3", "0-1|2-3")
     assert "COL013" not in {each.code for each in judge(made)}
+
+
+def wrapped_over_all(born: dict[str, str], batches: str = "0-1|2-3", group: str = "") -> Made:
+    made = Made(4, group=group).look(1).look(2).loader()
+    made.layout = make_layout([("group", "", ranks) for ranks in ([0, 1], [2, 3])])
+    made.born = tuple(Born(1, name, shares(values)) for name, values in born.items())
+    for index in range(1, 4):
+        made.batch(index, batches)
+    return made
+
+
+SHARDED = {"stem": "0-3", "up": "0,2|1,3", "down": "0,2|1,3"}
+
+
+def test_wrapper_over_ranks_that_hold_different_shards() -> None:
+    found = judge(wrapped_over_all(SHARDED))
+    assert [each.code for each in found] == ["COL013", "DAT001"]
+    assert (found[0].severity, found[0].ranks) == ("error", RankSet.span(4))
+    assert found[0].details["replicas"] == ["0,2", "1,3"]
+    assert found[0].details["parameters"] == ["up", "down"]
+    assert found[0].where[0].role == "culprit"
+
+
+@pytest.mark.parametrize(
+    ("born", "batches", "group"),
+    [
+        (dict.fromkeys(SHARDED, "0,2|1,3"), "0-1|2-3", ""),  # a seed of its own on each local rank
+        (dict.fromkeys(SHARDED, "0|1|2|3"), "0-1|2-3", ""),
+        (dict.fromkeys(SHARDED, "0-3"), "0-1|2-3", ""),
+        ({**SHARDED, "down": "0-1|2-3"}, "0-1|2-3", ""),
+        ({**SHARDED, "down": "0|1|2|3"}, "0-1|2-3", ""),
+        (SHARDED, "0|1|2|3", ""),  # SyncBatchNorm, or experts that exchange tokens
+        (SHARDED, "0-1|2|3", ""),
+        (SHARDED, "0-1|2-3", "0,2"),  # the ranks that hold the same shard
+        ({}, "0-1|2-3", ""),
+    ],
+)
+def test_wrappers_whose_ranks_hold_no_shards(born: dict[str, str], batches: str, group: str) -> None:
+    assert "COL013" not in {each.code for each in judge(wrapped_over_all(born, batches, group))}
 
 
 def test_replicas_that_the_program_averages_and_that_differ() -> None:

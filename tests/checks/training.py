@@ -10,6 +10,7 @@ from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
 from ddpdoctor.evidence.layout import Layout
 from ddpdoctor.evidence.training.fingerprints import (
     BatchLook,
+    Born,
     EpochLook,
     LoaderSetup,
     OptimizerSetup,
@@ -86,6 +87,7 @@ class Made:
         self.models = {str(self.model): "__main__.Net"}
         self.layout = Layout()
         self.peers: tuple[RankSet, ...] = ()
+        self.born: tuple[Born, ...] = ()
 
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
@@ -200,6 +202,7 @@ class Made:
             steps=shares(self.ended),
             unfrozen=self.unfrozen,
             peers=self.peers,
+            born=self.born,
         )
         return Training(
             ranks=RankSet.span(self.world),

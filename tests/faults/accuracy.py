@@ -83,14 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scores: list[Score] = []
     for truth, trial in _try_all(able, partial(try_case, doctor=doctor), options.jobs):
         score = score_trial(truth, trial)
-        _print_row(score)
+        shown = options.halves is None or options.unseen or find_half(truth.name) == HALVES[0]
+        if shown:
+            _print_row(score)
         scores = sorted([*scores, score], key=lambda each: places[each.name])
         if (
             options.markdown is not None and options.halves is None
         ):  # each time: a run that is cut leaves what it has seen
             page = make_page(scores, left_out) + others
             options.markdown.write_text(replace_part(page, section))
-        if options.outputs is not None:
+        if options.outputs is not None and shown:
             options.outputs.mkdir(parents=True, exist_ok=True)
             (options.outputs / f"{truth.name}.txt").write_text(trial.output)
             (options.outputs / f"{truth.name}.json").write_text(json.dumps(trial.report, indent=1))
@@ -248,6 +250,11 @@ def _make_parser() -> argparse.ArgumentParser:
         "--halves",
         metavar="TITLE",
         help="count the cases' two halves apart, in a part of the page of this title",
+    )
+    parser.add_argument(
+        "--unseen",
+        action="store_true",
+        help="with --halves: show each case of the unseen half, not only totals",
     )
     parser.add_argument("--outputs", type=Path, metavar="DIR", help="keep what each case printed")
     return parser

@@ -193,3 +193,21 @@ def test_halves_are_counted_apart() -> None:
     assert part.startswith("## Sharded training\n")
     seen = [each for each in scores if find_half(each.name) == "seen" and each.detected is not None]
     assert f"| detected | 0 of {len(seen)} | 0 of {1 - len(seen)} |" in part
+
+
+@pytest.mark.parametrize("more", [(), ("--unseen",)])
+def test_cases_of_the_unseen_half_are_shown_only_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    names = {find_half(name): name for name in ("sharded-norms-not-summed", "sharded-hook-on-first-rank")}
+    truths = [Truth(name, Path(name), "nothing is wrong", ("train.py",)) for name in names.values()]
+    monkeypatch.setattr(accuracy, "load_all", lambda: truths)
+    monkeypatch.setattr(accuracy, "make_section", lambda *_: "")
+    monkeypatch.setattr(accuracy, "read_cases", lambda _: [])
+    monkeypatch.setattr(accuracy, "try_programs", lambda: [])
+    monkeypatch.setattr(accuracy, "try_case", lambda truth, doctor: Trial(0, 1.0, "", None))
+    accuracy.main(["--halves", "Sharded training", "--outputs", str(tmp_path), *more])
+    printed = capsys.readouterr().out
+    assert names["seen"] in printed
+    assert (names["unseen"] in printed) == bool(more)
+    assert (tmp_path / f"{names['unseen']}.txt").exists() == bool(more)

@@ -15,8 +15,16 @@ from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
+from ddpdoctor_checks.training.data.batches import find_repeated
 from ddpdoctor_checks.training.replicas.parted import NEEDS
-from ddpdoctor_checks.training.wrappers import find_layout, find_mixed, list_groups, list_wrappers
+from ddpdoctor_checks.training.wrappers import (
+    WrappedShards,
+    find_layout,
+    find_mixed,
+    find_wrapped_shards,
+    list_groups,
+    list_wrappers,
+)
 
 UNEVEN = 1.5
 """How many times as much a token may count for in one loss as in another of the same step."""
@@ -30,7 +38,12 @@ LISTED = 6
 @check("COL013", family="training", needs=NEEDS, id="training.group_roles", required=False, commands=JOB)
 def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
     """Gradients are averaged over ranks that hold different parts of the model."""
+    wrapped = find_wrapped_shards(evidence, [each.ranks for each in find_repeated(evidence)])
+    if wrapped is not None:
+        yield _tell_wrapped(wrapped)
     mixed = find_mixed(evidence)
+    if mixed is None and wrapped is not None:
+        return
     if mixed is None:
         axes = [axis for node in evidence.training for axis in node.layout.axes]
         if not any(axis.strategy == strategies.BY_HAND.name for axis in axes):
@@ -74,6 +87,46 @@ def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
         details={
             "groups": [str(each) for each in mixed.groups],
             "replicas": [str(each) for each in mixed.replicas],
+        },
+        confidence="high",
+    )
+
+
+def _tell_wrapped(wrapped: WrappedShards) -> Finding:
+    line = user_line(wrapped.wrapper.frames)
+    ranks = wrapped.wrapper.group
+    peers, replicas = (
+        join_words([f"{{{each}}}" for each in sets[:LISTED]]) for sets in (wrapped.peers, wrapped.replicas)
+    )
+    shards = join_words(wrapped.shards[:LISTED])
+    return Finding(
+        message=(
+            f"DistributedDataParallel{tell_line(line)} averages gradients across {name_set(ranks)}, and the ranks of "
+            f"{peers} hold different shards of the model: {shards}. It copies the shards of its first rank "
+            "to all others and mixes gradients of different shards."
+        ),
+        ranks=ranks,
+        where=in_line(line, ranks, "culprit"),
+        evidence=(
+            EvidenceItem(
+                "parameters", f"when the model was wrapped, {shards} were equal on {replicas} only", ranks
+            ),
+            EvidenceItem("parameters", f"{wrapped.whole} was equal on all of them", ranks),
+            EvidenceItem(
+                "batches", f"the ranks of {peers} share a group and receive the same batches", ranks
+            ),
+        ),
+        fix=(
+            Fix(
+                "give DistributedDataParallel the group of the ranks that hold the same shard",
+                code='mesh = init_device_mesh("cuda", (dp, tp), mesh_dim_names=("dp", "tp"))\n'
+                'model = DistributedDataParallel(model, process_group=mesh["dp"].get_group())',
+            ),
+        ),
+        details={
+            "groups": [str(ranks)],
+            "replicas": [str(each) for each in wrapped.replicas],
+            "parameters": list(wrapped.shards),
         },
         confidence="high",
     )

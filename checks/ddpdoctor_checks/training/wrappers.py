@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
@@ -83,6 +84,57 @@ def _find_mixed_part(look: StepLook, setup: OptimizerSetup) -> Mixed | None:
             continue
         if all(sum(rank in value for rank in gradient) <= 1 for gradient in gradients for value in values):
             return Mixed(gradients, values, setup, tensor.name)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedShards:
+    """A DistributedDataParallel whose group holds ranks that work together on one model."""
+
+    wrapper: WrapperSetup
+    peers: tuple[RankSet, ...]
+    """Sets of ranks that read the same batches and began with different shards."""
+    replicas: tuple[RankSet, ...]
+    """Sets of ranks that began with the same."""
+    shards: tuple[str, ...]
+    """Parameters that are sharded."""
+    whole: str
+    """One that was equal on all ranks."""
+
+
+def find_wrapped_shards(evidence: Evidence, together: Sequence[RankSet]) -> WrappedShards | None:
+    """Return the first wrapper that averages gradients of different shards.
+
+    Shards are parameters that no two ranks of a set had in common when they were wrapped and that ranks of different
+    sets had, while others, drawn at random too, were equal on all ranks: a seed of its own on each rank makes all
+    differ.
+
+    Args:
+        evidence: of a training.
+        together: sets of ranks that were given the same batches.
+    """
+    layout = join_layouts(node.layout for node in evidence.training)
+    known = {group for axis in layout.axes for group in axis.groups}
+    for setup, _ in join_optimizers(evidence.training):
+        for wrapper in setup.wrappers:
+            peers = [each for each in together if each in known and set(each) < set(wrapper.group)]
+            covered = sorted(rank for each in peers for rank in each)
+            if len(peers) < 2 or covered != sorted(wrapper.group):
+                continue
+            born = [each for each in setup.born if each.wrapper == wrapper.number]
+            if any(sum(len(share.ranks) for share in each.values) != len(covered) for each in born):
+                continue
+            whole = [each for each in born if len(each.values) == 1]
+            apart = [each for each in born if len(each.values) > 1]
+            sets = {tuple(sorted((share.ranks for share in each.values), key=min)) for each in apart}
+            if not whole or len(sets) != 1:
+                continue
+            (replicas,) = sets
+            if all(len(each) > 1 for each in replicas) and all(
+                sum(rank in each for rank in group) == 1 for group in peers for each in replicas
+            ):
+                names = tuple(each.name for each in apart)
+                return WrappedShards(wrapper, tuple(peers), replicas, names, whole[0].name)
     return None
 
 

@@ -159,6 +159,17 @@ class WrapperSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class Born:
+    """A parameter of a model as it was before DistributedDataParallel copied it from the first rank of its group."""
+
+    wrapper: int
+    """Number of the wrapper."""
+    name: str
+    values: tuple[Share, ...]
+    """Who held the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepSite:
     """A line that steps an optimizer."""
 
@@ -201,6 +212,8 @@ class OptimizerSetup:
     """Where the backward of `StepLook.weights` was called, innermost first."""
     scaled: tuple[Frame, ...] = ()
     """Where gradients were scaled (`StepLook.scaled`), innermost first; else where the step was made."""
+    born: tuple[Born, ...] = ()
+    """Of wrapped models in a job with groups smaller than theirs; the first parameters, none that has one value."""
 
 
 @dataclass(frozen=True, slots=True)

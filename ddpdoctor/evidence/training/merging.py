@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence.training.fingerprints import (
+    Born,
     OptimizerSetup,
     StateLook,
     StepLook,
@@ -81,7 +82,17 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         peers=tuple(dict.fromkeys((*one.peers, *other.peers))),
         weighed=one.weighed or other.weighed,
         scaled=one.scaled or other.scaled,
+        born=_join_born(one.born, other.born),
     )
+
+
+def _join_born(one: Sequence[Born], other: Sequence[Born]) -> tuple[Born, ...]:
+    joined = {(each.wrapper, each.name): each for each in one}
+    for each in other:
+        known = joined.get((each.wrapper, each.name))
+        values = each.values if known is None else _join_shares(known.values, each.values)
+        joined[each.wrapper, each.name] = replace(each, values=values)
+    return tuple(joined.values())
 
 
 def _join_sites(one: Sequence[StepSite], other: Sequence[StepSite]) -> tuple[StepSite, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.training.fingerprints import (
+    Born,
     LossWeights,
     OptimizerSetup,
     Scaled,
@@ -41,6 +42,8 @@ KEPT = 80
 """Steps of an optimizer that are kept."""
 SITES = 32
 """Lines that step one optimizer which are kept."""
+BORN = 128
+"""Parameters, as they were when they were wrapped, that are kept."""
 SMALL = 64
 """Tensors of an optimizer up to which those of all ranks are looked through for ones without fingerprints."""
 
@@ -86,6 +89,19 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         peers=list_peers({rank: read_pieces(table) for rank, table in known.items()}),
         weighed=shorten.frames(next((event["weighed"] for _, event in looks if event.get("weighed")), None)),
         scaled=shorten.frames(next((each for _, event in looks if (each := event.get("scaled_at"))), None)),
+        born=_fold_born(known),
+    )
+
+
+def _fold_born(tables: Mapping[int, Tensors]) -> tuple[Born, ...]:
+    """Return what ranks held of wrapped models before these were made equal."""
+    held: dict[tuple[int, str], dict[int, str]] = {}
+    for rank, table in tables.items():
+        for row in table.get("wrappers") or ():
+            for name, digest in row.get("born") or ():
+                held.setdefault((int(row["number"]), str(name)), {})[rank] = str(digest)
+    return tuple(
+        Born(number, name, fold_texts(by_rank)) for (number, name), by_rank in list(held.items())[:BORN]
     )
 
 

@@ -1,4 +1,4 @@
-"""CKP007 in a job that trains: the model comes from a distributed checkpoint, and its optimizer's state stays there."""
+"""CKP007 in a job that trains: the model comes from a checkpoint, and its optimizer's state stays there."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def _tell(rows: Sequence[FreshOptimizer]) -> Finding:
     counter = next((row.counter for row in rows if row.counter), "")
     resumed = f" and {counter}" if counter else ""
     evidence = [
-        EvidenceItem("checkpoint", f"it holds {first.names}, which no load asked for", ranks),
+        EvidenceItem("checkpoint", f"it holds {first.names}, which was not loaded into {name}", ranks),
         EvidenceItem("optimizer", f"{name} had no state before its first step{tell_line(step)}", ranks),
     ]
     if counter:
-        text = f"{counter} was loaded from the same checkpoint: the run resumes, it does not start over"
+        text = f"{counter} comes from the same checkpoint: the run resumes, it does not start over"
         evidence.append(EvidenceItem("checkpoint", text, ranks))
     return Finding(
         message=(
@@ -60,6 +60,10 @@ def _tell(rows: Sequence[FreshOptimizer]) -> Finding:
                 if counter
                 else "if this run resumes the earlier one, load the optimizer's state too; fine-tuning may start fresh",
                 code=_LOAD,
+            ),
+            Fix(
+                "with torch.load and a state of its own on each rank",
+                code='optimizer.load_state_dict(checkpoint["optimizer"])   # the key under which it was saved',
             ),
         ),
         details={"optimizer": first.optimizer, "names": first.names, "counter": counter},

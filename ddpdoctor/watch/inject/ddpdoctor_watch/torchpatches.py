@@ -13,7 +13,7 @@ from .calls import decorators, groups, recorder, ring, works
 from .core import budget, describe, journal, lifetime, process, stopwatch, wrapping
 from .core.replacing import leave_uncompiled, replace
 from .interpreter import faults, files, settings
-from .models import ddp, joins, loads, modules, pipelines, resumes, tree
+from .models import ddp, joins, loads, modules, pipelines, resumes, saved_states, tree
 from .training import (
     assembly,
     batches,
@@ -101,8 +101,10 @@ def patch_stage(module: ModuleType) -> None:
 
 
 def patch_optimizer(module: ModuleType) -> None:
-    """See optimizers whose state is loaded, and, where two runs are compared, the first one that is made."""
-    wrapping.wrap(module.Optimizer, "_patch_step_function", after=_note_optimizer)
+    """See state loaded into optimizers, and the first one made where two runs are compared: one may have no group."""
+    wrapping.wrap(module.Optimizer, "__setstate__", after=_note_state)
+    if reference.enabled:
+        wrapping.wrap(module.Optimizer, "_patch_step_function", after=_note_optimizer)
 
 
 def patch_data_parallel(module: ModuleType) -> None:
@@ -142,8 +144,11 @@ def patch_dataloader(module: ModuleType) -> None:
 
 
 def patch_serialization(module: ModuleType) -> None:
-    """See files that torch.save writes."""
+    """See files that torch.save writes, and what torch.load reads, where that is done."""
     wrapping.wrap(module, "_is_path", after=files.note_saving)
+    wrapping.wrap(
+        sys.modules["torch._utils"], "_validate_loaded_sparse_tensors", after=saved_states.note_file
+    )
 
 
 def patch_safetensors(module: ModuleType) -> None:
@@ -242,10 +247,13 @@ def _note_group(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
         assembly.install(group.size())
 
 
-def _note_optimizer(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+def _note_state(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     loads.note_optimizer(args[0], frame)
-    # One of two runs that are compared may have no process group.
-    if reference.enabled and os.environ.get("RANK"):
+    resumes.note_state(args[0])
+
+
+def _note_optimizer(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    if os.environ.get("RANK"):
         world = os.environ.get("WORLD_SIZE", "")
         assembly.install(int(world) if world.isdecimal() else 1)
 

@@ -8,7 +8,7 @@ import weakref
 
 from ..calls import groups
 from ..core import describe, journal, unseen
-from . import running, tree
+from . import layouts, prints, running, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ _LISTED = 200
 """Parameters that are listed of one wrapper."""
 _WRAPPERS = 8
 
+_BORN = 64
+"""Parameters of which it is remembered what they held before DistributedDataParallel made them equal."""
+_FIRST = 1024
+"""Elements of each that are looked at."""
+
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 _INDEX = re.compile(r"Parameter at index (\d+)|params\[(\d+)\] in this process")
 """torch/csrc/distributed/c10d/reducer.cpp and torch/csrc/distributed/c10d/verification in utils."""
@@ -35,6 +40,8 @@ class _Wrapped:
     def __init__(self, wrapper: Any, parameters: list[Any], number: int) -> None:
         self.number = number
         self.frames: list[list[object]] = []
+        self.born: list[list[str]] = []
+        """Names and fingerprints of parameters as they were when the model was wrapped."""
         self.wrapper = weakref.ref(wrapper)
         self.parameters = [weakref.ref(parameter) for parameter in parameters]
         self.calls = 0
@@ -65,8 +72,37 @@ def remember(wrapper: Any, parameters: list[Any], frames: list[list[object]]) ->
     _count += 1
     _wrapped.append(_Wrapped(wrapper, list(parameters), _count))
     _wrapped[-1].frames = frames
+    try:
+        _wrapped[-1].born = _measure_born(wrapper)
+    except Exception as error:
+        journal.failed("born", error)
     _by_id.clear()
     _by_id.update((id(entry.wrapper()), entry) for entry in _wrapped)
+
+
+def _measure_born(wrapper: Any) -> list[list[str]]:
+    """Return what parameters hold before those of the first rank replace them.
+
+    Only where there are smaller groups, whose ranks may hold shards of the model. What is made of one value is left
+    out: it is equal on all ranks, whatever the others are.
+    """
+    members = groups.list_members(getattr(wrapper, "process_group", None)) or ()
+    inner = [ranks for _, ranks in layouts.list_smaller_groups() if set(ranks) < set(members)]
+    if not inner or prints.explain_busy() is not None:
+        return []
+    found = [
+        (name, each.detach().reshape(-1)[:_FIRST])
+        for name, each in tree.list_parameters(tree.find_model(wrapper))
+        if each.numel() > 1 and each.is_contiguous() and prints.explain_unreadable(each) is None
+    ]
+    found = found[:: max(1, -(-len(found) // _BORN))]
+    varied = [bool((part != part[0]).any()) for _, part in found]
+    measured = prints.measure([part for _, part in found])
+    return [
+        [name[:200], ":".join(map(str, told))]
+        for (name, _), told, varies in zip(found, measured, varied)
+        if told is not None and varies
+    ]
 
 
 def count_forwards(number: int) -> tuple[int, int, int]:
@@ -125,6 +161,7 @@ def describe_wrapper(number: int, wrapper: Any) -> dict[str, object]:
         "static_graph": bool(getattr(wrapper, "static_graph", False)),
         "broadcast_buffers": bool(getattr(wrapper, "broadcast_buffers", False)),
         "batch_norms": _count_batch_norms(tree.find_model(wrapper)),
+        "born": entry.born if entry is not None else [],
         "hooks": [str(getattr(each[0], "__qualname__", each[0]))[:100] for each in hooks][:4],
         "seen": not (
             getattr(wrapper, "_delay_all_reduce_all_params", False)

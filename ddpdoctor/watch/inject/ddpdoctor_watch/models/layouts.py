@@ -48,7 +48,7 @@ def describe(models: list[Any], tensors: list[Any]) -> training_events.LayoutPar
             if piece:
                 pieces.setdefault(piece, []).append(place)
         axes.update(dict.fromkeys(pipelines.list_axes()))
-        for name, ranks in _list_groups():
+        for name, ranks in list_smaller_groups():
             axes[("group", name, ranks)] = None
     except Exception as error:
         journal.failed("layout", error)
@@ -202,7 +202,7 @@ def _read_dimension(mesh: Any, dimension: int) -> tuple[str, tuple[int, ...]]:
     return (str(names[dimension]) if names else "", tuple(ranks))
 
 
-def _list_groups() -> list[tuple[str, tuple[int, ...]]]:
+def list_smaller_groups() -> list[tuple[str, tuple[int, ...]]]:
     """Return the groups of this rank besides that of all ranks: names of mesh dimensions, and members."""
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     held = list(getattr(world, "pg_group_ranks", None) or {})[:_GROUPS]

@@ -11,7 +11,7 @@ import sys
 import weakref
 
 from ..core import describe, frames, journal, lifetime
-from . import ddp, prints, tree
+from . import ddp, prints, saved_states, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def _note_load(frame: FrameType) -> None:
     seen = frame.f_locals
     module, given = seen["self"], seen["state_dict"]
     missing, unexpected = seen["missing_keys"], seen["unexpected_keys"]
+    if saved_states.files:
+        saved_states.note_load(module, given, not missing and not unexpected, frame.f_back)
     if len(unexpected) < len(given):
         _heal(module)
         _note_restore(module, frame)

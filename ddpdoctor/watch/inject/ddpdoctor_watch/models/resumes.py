@@ -1,13 +1,16 @@
-"""Optimizers that begin anew on a model whose distributed checkpoint holds the state of an optimizer.
+"""Optimizers that begin anew on a model whose checkpoint holds the state of an optimizer.
 
 `torch.distributed.checkpoint` reads what a checkpoint holds before it loads what was asked for: both are known where a
 plan is set up. Whose parameters were loaded is known by their memory, which a sharded state dict shares with the model.
-Nothing is looked at where no distributed checkpoint is loaded.
+What torch.load reads is kept by `saved_states`. Nothing is looked at where no checkpoint is loaded.
 """
 
 from __future__ import annotations
 
+import weakref
+
 from ..core import describe, frames, journal, lifetime, wrapping
+from . import saved_states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ waiting: list[_Load] = []
 """Loads of models whose optimizers have not been seen to step."""
 _told: dict[str, list[int]] = {}
 """Name of an optimizer's state -> numbers of the events that say that it was left where it was."""
+_begun: list[tuple[Any, int]] = []
+"""Optimizers (weakly) that began anew on the model of a file, and the numbers of their events."""
 _count = 0
 
 
@@ -43,12 +48,18 @@ def patch_planner(module: ModuleType) -> None:
     wrapping.wrap(module.DefaultLoadPlanner, "set_up_planner", after=_note_plan)
 
 
+def is_waiting() -> bool:
+    """Whether a model was loaded from a checkpoint that holds more."""
+    return bool(waiting or saved_states.restored)
+
+
 @lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child starts anew."""
     global _count
     waiting.clear()
     _told.clear()
+    _begun.clear()
     _count = 0
 
 
@@ -106,7 +117,6 @@ def find_memory(value: Any) -> int:
 
 def note_first_step(optimizer: Any, frame: FrameType | None) -> None:
     """Called before the first step of an optimizer; says whether it begins anew on a model that was loaded."""
-    global _count
     if any(optimizer.state.values()) or _has_no_state(optimizer):
         return
     memory = {
@@ -116,20 +126,43 @@ def note_first_step(optimizer: Any, frame: FrameType | None) -> None:
         if not load.left or not memory & load.memory:
             continue
         waiting.remove(load)
-        _count += 1
+        number = _write(optimizer, [name.rstrip(".") for name in load.left], load.counter, load.stack, frame)
         for name in load.left:
-            _told.setdefault(name, []).append(_count)
-        journal.write(
-            "resume",
-            {
-                "number": _count,
-                "class": describe.name_type(type(optimizer)),
-                "names": [name.rstrip(".")[:200] for name in load.left[:4]],
-                "counter": load.counter,
-                "frames": load.stack,
-                "step_frames": frames.list_own(frame, _FRAMES),
-            },
-        )
+            _told.setdefault(name, []).append(number)
+    found = saved_states.take_restored(optimizer)
+    if found is not None:
+        names = [each.name for each in found.file.optimizers if each.fits(optimizer)]
+        counter = found.file.find_counter(optimizer, frame)
+        _begun.append((weakref.ref(optimizer), _write(optimizer, names, counter, found.stack, frame)))
+
+
+def note_state(optimizer: Any) -> None:
+    """Say that what began anew has its state after all; `set_optimizer_state_dict` steps it once before."""
+    for entry in list(_begun):
+        known, number = entry
+        if known() is optimizer:
+            _begun.remove(entry)
+            journal.write("resumed", {"number": number})
+
+
+def _write(
+    optimizer: Any, names: list[str], counter: str, stack: list[list[object]], frame: FrameType | None
+) -> int:
+    """Write down that an optimizer begins anew; return the number of the event."""
+    global _count
+    _count += 1
+    journal.write(
+        "resume",
+        {
+            "number": _count,
+            "class": describe.name_type(type(optimizer)),
+            "names": [name[:200] for name in names[:4]],
+            "counter": counter,
+            "frames": stack,
+            "step_frames": frames.list_own(frame, _FRAMES),
+        },
+    )
+    return _count
 
 
 def _has_no_state(optimizer: Any) -> bool:

@@ -211,7 +211,7 @@ def _meet(optimizer: Any) -> Optimizer | None:
         budget.abstain(f"more than {OPTIMIZERS} optimizers: the others are not sampled")
         return None
     budget.begin()
-    if resumes.waiting:
+    if resumes.is_waiting():
         resumes.note_first_step(optimizer, sys._getframe(1))
     _state.count += 1
     entry = _state.known[id(optimizer)] = Optimizer(optimizer, _state.count)
