@@ -39,7 +39,7 @@ SCRIPT = """
         optimizer.step()
 
     def told():
-        found, events[:] = list(events), []
+        found, events[:] = [each for each in events if each[0] != "restored"], []
         resumes.after_fork()
         return found
 

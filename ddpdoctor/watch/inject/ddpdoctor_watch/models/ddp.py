@@ -86,8 +86,9 @@ def _measure_born(wrapper: Any) -> list[list[str]]:
     Only where there are smaller groups, whose ranks may hold shards of the model. What is made of one value is left
     out: it is equal on all ranks, whatever the others are.
     """
-    members = groups.list_members(getattr(wrapper, "process_group", None)) or ()
-    inner = [ranks for _, ranks in layouts.list_smaller_groups() if set(ranks) < set(members)]
+    group = getattr(wrapper, "process_group", None)
+    members = groups.list_members(group) if group is not None else None
+    inner = [ranks for _, ranks in layouts.list_smaller_groups() if set(ranks) < set(members or ())]
     if not inner or prints.explain_busy() is not None:
         return []
     found = [
