@@ -363,6 +363,8 @@ class Restored(Event, _Class, total=False):
     event: Literal["restored"]
     wrapper: int
     """Number of the wrapper; 0: an optimizer."""
+    forwards: int
+    """Forwards in training that the wrapper had made."""
     print: str
     frames: Frames
 

@@ -147,14 +147,15 @@ APART = (Share("a", RankSet([0])), Share("b", RankSet([1])))
             "Rank 0 loaded a state dict into Net at train.py:31, after",
         ),
         (
-            LateLoad(RankSet([0, 1]), 1, "Net", 2, APART, LINE),
+            LateLoad(RankSet([0, 1]), 1, "Net", 2, 2, APART, LINE),
             "Ranks 0-1 loaded different values into Net at",
         ),
+        (LateLoad(RankSet([0, 1]), 1, "Net", 2, 3, APART, LINE), "something else changes them"),
         (LateLoad(RankSet([0, 1]), 1, "Net", 2, frames=LINE), "something else changes them"),
         (LateLoad(RankSet([0]), 2, "Net", 2, frames=LINE), "something else changes them"),
         (LateLoad(RankSet([0]), 0, "Net", 2, frames=LINE), "something else changes them"),
     ],
-    ids=["on one", "other values", "the same on all", "another model", "an optimizer"],
+    ids=["on one", "other values", "after they differed", "the same on all", "another model", "an optimizer"],
 )
 def test_replicas_that_part_by_a_load_are_told_with_its_line(load: LateLoad, said: str) -> None:
     found = only(with_loads(Made(2).look(1).look(2).look(4, "0|1", ""), load))

@@ -92,28 +92,33 @@ def test_loads_that_were_made_good_are_left_out(tmp_path: Path) -> None:
     assert found == EmptyLoad(RankSet([0, 1]), "__main__.Net", "module.", True, "module.a", 4)
 
 
-def restored(print_: str, wrapper: int = 1) -> dict[str, Any]:
-    return {"event": "restored", "wrapper": wrapper, "class": "__main__.Net", "print": print_, "frames": []}
+def restored(print_: str, forwards: int) -> dict[str, Any]:
+    told = {"wrapper": 1, "forwards": forwards, "class": "__main__.Net", "print": print_, "frames": []}
+    return {"event": "restored", **told}
 
 
 @pytest.mark.parametrize(
-    ("made", "who", "apart"),
+    ("made", "who", "apart", "forwards"),
     [
-        ({0: ["a"], 1: ["a"]}, [0, 1], []),
-        ({0: ["a", "b"], 1: ["a", "c"], 2: ["a", "c"]}, [0, 1, 2], ["1-2", "0"]),
-        ({0: ["a", "b"], 1: ["a"]}, [0, 1], []),
-        ({0: [""], 1: ["b"]}, [0, 1], []),
-        ({0: ["a"], 1: []}, [0], []),
+        ({0: ["a"], 1: ["a"]}, [0, 1], [], 0),
+        ({0: ["a", "b"], 1: ["a", "c"], 2: ["a", "c"]}, [0, 1, 2], ["1-2", "0"], 5),
+        ({0: ["a", "b"], 1: ["a"]}, [0, 1], [], 0),
+        ({0: [""], 1: ["b"]}, [0, 1], [], 0),
+        ({0: ["a"], 1: []}, [0], [], 0),
     ],
     ids=["alike", "apart", "more often", "unread", "alone"],
 )
 def test_loads_into_a_wrapped_model_are_compared(
-    tmp_path: Path, made: dict[int, list[str]], who: list[int], apart: list[str]
+    tmp_path: Path, made: dict[int, list[str]], who: list[int], apart: list[str], forwards: int
 ) -> None:
-    events: Any = {rank: [EVENT, *map(restored, prints)] for rank, prints in made.items()}
+    events: Any = {
+        rank: [EVENT, *(restored(each, 5 * n + rank) for n, each in enumerate(prints))]
+        for rank, prints in made.items()
+    }
     (found,) = fold_late_loads(events, Shortener(tmp_path))
     assert (found.ranks, found.wrapper, found.target) == (RankSet(who), 1, "__main__.Net")
     assert [str(share.ranks) for share in found.apart] == apart
+    assert found.forwards == forwards
 
 
 WRAPPED = """

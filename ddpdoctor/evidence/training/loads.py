@@ -44,6 +44,8 @@ class LateLoad:
     """Class of the module or optimizer that it was called on."""
     count: int
     """How often, at most."""
+    forwards: int = 0
+    """Forwards in training of the wrapper before the first time, or before that of `apart`; the fewest of a rank."""
     apart: tuple[Share, ...] = ()
     """Ranks by the values that a model had after the first time at which they differ; empty where they never do."""
     frames: tuple[Frame, ...] = ()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.training.loads import EmptyLoad, LateLoad
-from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.facts.training_events import LoadEvent
 from ddpdoctor.watch.readers.agreement import fold_texts
 from ddpdoctor.watch.readers.records import Shortener
@@ -48,26 +47,33 @@ def fold_late_loads(ranks: Mapping[int, list[LoadEvent]], shorten: Shortener) ->
         ranks: Rank -> its events of `KINDS`.
         shorten: Names files and reads source lines.
     """
-    rows: dict[tuple[int, str, tuple[Frame, ...]], dict[int, list[str]]] = {}
+    rows: dict[tuple[int, str, tuple[Frame, ...]], dict[int, list[tuple[str, int]]]] = {}
     for rank, events in ranks.items():
         for event in events:
             if event["event"] == "restored":
                 key = int(event["wrapper"]), str(event["class"]), shorten.frames(event.get("frames"))
-                rows.setdefault(key, {}).setdefault(rank, []).append(str(event["print"]))
-    return tuple(
-        LateLoad(RankSet(made), wrapper, target, max(map(len, made.values())), _find_apart(made), frames)
-        for (wrapper, target, frames), made in list(rows.items())[:KEPT]
-    )
+                told = str(event["print"]), int(event["forwards"])
+                rows.setdefault(key, {}).setdefault(rank, []).append(told)
+    return tuple(_compare(*key, made) for key, made in list(rows.items())[:KEPT])
 
 
-def _find_apart(made: Mapping[int, list[str]]) -> tuple[Share, ...]:
-    """Return which ranks loaded the same, of the first load at which not all did.
+def _compare(
+    wrapper: int, target: str, frames: tuple[Frame, ...], made: Mapping[int, list[tuple[str, int]]]
+) -> LateLoad:
+    """Return what ranks loaded at one line.
 
     Args:
-        made: Rank -> a number for what it held after each of its loads; empty where that could not be read.
+        wrapper: into which.
+        target: of which class.
+        frames: of the line.
+        made: Rank -> for each of its loads a number for what it held then, empty where that could not be read, and the
+            forwards before.
     """
+    ranks, count = RankSet(made), max(map(len, made.values()))
     for number in range(min(map(len, made.values()))):
-        held = fold_texts({rank: prints[number] for rank, prints in made.items() if prints[number]})
+        held = fold_texts({rank: told for rank, loads in made.items() if (told := loads[number][0])})
         if len(held) > 1:
-            return held
-    return ()
+            forwards = min(loads[number][1] for loads in made.values())
+            return LateLoad(ranks, wrapper, target, count, forwards, held, frames)
+    forwards = min(loads[0][1] for loads in made.values())
+    return LateLoad(ranks, wrapper, target, count, forwards, frames=frames)

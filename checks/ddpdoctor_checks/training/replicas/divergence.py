@@ -78,7 +78,10 @@ def judge_replicas(evidence: Evidence) -> list[Parting]:
 
 
 def _find_load(evidence: Evidence, parting: Parting) -> LateLoad | None:
-    """Return the first load that explains it: ranks did not all make it, or not all with the same values."""
+    """Return the first load that explains it: ranks did not all make it, or not all with the same values.
+
+    One into a model must lie before the look at which replicas differ: what differs already is also saved and loaded.
+    """
     replica = parting.replica
     if parting.code == "NUM006" and parting.state is not None:
         number, target = 0, replica.setup.kind
@@ -94,9 +97,23 @@ def _find_load(evidence: Evidence, parting: Parting) -> LateLoad | None:
     for rows in joined.values():
         ranks = RankSet(rank for row in rows for rank in row.ranks if rank in replica.ranks)
         apart = next((row.apart for row in rows if row.apart), ())
-        if ranks and (ranks != replica.ranks or apart):
+        before = min(row.forwards for row in rows) < _count_forwards(parting) if number else True
+        if before and ranks and (ranks != replica.ranks or apart):
             return replace(rows[0], ranks=ranks, apart=apart)
     return None
+
+
+def _count_forwards(parting: Parting) -> int:
+    """Return how many forwards a wrapper had made at the look at which replicas differ, at most."""
+    first, wrapper = parting.first, parting.replica.wrapper
+    if first is None or wrapper is None:
+        return 0
+    made = 0
+    for look in parting.replica.looks:
+        if look.step <= first.step:
+            ways = [way for way in look.wrappers if way.number == wrapper.number and way.synced >= 0]
+            made += max((way.synced + way.alone for way in ways), default=0)
+    return made + first.final
 
 
 def _judge(replica: Replica) -> Parting | None:

@@ -124,6 +124,7 @@ def _write_restore(number: int, target: Any, held: str, frame: FrameType) -> Non
         "restored",
         {
             "wrapper": number,
+            "forwards": sum(ddp.count_forwards(number)[:2]),
             "class": describe.name_type(type(target)),
             "print": held,
             "frames": frames.list_own(frame.f_back, _FRAMES),
