@@ -185,6 +185,8 @@ class Stand:
     """Where further threads stand that run the program's own code or torch.distributed's: each may still make calls."""
     given_size: int | None = None
     """World size that its launcher gave it; None where none did."""
+    port: int | None = None
+    """Port at which its init_process_group looks for the first rank; None where that is not known."""
     raised: int = 0
     """How many of its calls that are known came back with an exception."""
     backend: str | None = None

@@ -126,6 +126,22 @@ def test_ranks_that_ask_for_worlds_of_different_size_are_told() -> None:
     assert (found.code, found.ranks) == ("ENV003", RankSet([1]))
 
 
+def test_ranks_that_look_for_each_other_at_different_ports_are_told() -> None:
+    def found(*ports: int | None) -> Finding | None:
+        return judge([meeting(n, len(ports), None, port=port) for n, port in enumerate(ports)], still=12.0)
+
+    told = found(29500, 29501, 29500)
+    assert told is not None
+    assert (told.code, told.ranks, told.severity) == ("ENV004", RankSet([1]), "error")
+    assert "29500 on ranks 0, 2 and 29501 on rank 1" in told.message
+    both = found(29500, 29501)
+    assert both is not None
+    assert both.ranks == RankSet([0, 1])
+    for ports in ((29500, 29500), (29500, None)):
+        other = found(*ports)
+        assert other is None or other.code != "ENV004"
+
+
 def test_ranks_that_may_still_come_are_given_time() -> None:
     """Those of another host, of which this one knows nothing."""
     stands = [meeting(rank, 4, 4) for rank in range(2)]

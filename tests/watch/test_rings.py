@@ -61,6 +61,29 @@ def test_what_is_no_ring_is_empty(tmp_path: Path, data: bytes) -> None:
     assert ring.read_rows(10) == []
 
 
+@pytest.mark.parametrize(
+    ("detail", "variables", "port"),
+    [
+        ({"init_method": None}, {"MASTER_PORT": "29501"}, 29501),
+        ({"init_method": "env://"}, {"MASTER_PORT": "29501"}, 29501),
+        ({"init_method": "tcp://10.0.0.1:1234"}, {"MASTER_PORT": "29501"}, 1234),
+        ({"init_method": "tcp://10.0.0.1:none"}, {}, None),
+        ({"init_method": "file:///tmp/meet"}, {"MASTER_PORT": "29501"}, None),
+        ({"init_method": None, "store": "TCPStore"}, {"MASTER_PORT": "29501"}, None),
+        ({"init_method": None}, {}, None),
+    ],
+)
+def test_the_port_at_which_a_rank_looks_for_the_first(
+    tmp_path: Path, detail: dict[str, str | None], variables: dict[str, str], port: int | None
+) -> None:
+    write_ring(tmp_path, [make_row(1)])
+    begun = {"event": "milestone", "name": "init-begin", "detail": detail, "variables": variables}
+    (tmp_path / "12-34.jsonl").write_text(json.dumps({"wall_ns": 1, "mono_ns": 1, **begun}) + "\n")
+    (ring,) = find_rings(tmp_path, {})
+    ring.read_tables(Shortener(tmp_path))
+    assert ring.port == port
+
+
 def test_numbers_get_their_meaning_from_the_journal(tmp_path: Path) -> None:
     write_ring(tmp_path, [make_row(1)])
     events = [

@@ -222,6 +222,7 @@ class Looker:
             threads=_count_threads(ring, rows),
             beside=tuple(ring.describe(row, now) for row in list_beside(ring, rows)) if alive else (),
             given_size=ring.given_size,
+            port=ring.port,
             raised=sum(bool(row.flags & RAISED) for row in rows),
             backend=ring.backend,
             ended=ring.ended,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
+from urllib.parse import urlsplit
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.job import PHASE
@@ -80,6 +81,8 @@ class Ring:
     """World size that its launcher gave it."""
     asked_size: int | None = None
     """World size that it has asked init_process_group for."""
+    port: int | None = None
+    """Port at which its init_process_group looks for the first rank; None where that is not known."""
     backend: str | None = None
     meeting: tuple[object, ...] = ()
     """Where the ranks of its job meet: equal for those of one job that are equally far."""
@@ -223,8 +226,10 @@ class Ring:
             method = detail.get("init_method")
             if method not in (None, "env://"):
                 self.meeting = (str(method),)
+                self.port = _read_port(str(method))
             else:
                 self.meeting = (*self.meeting[:1], *_read_place(event))
+                self.port = _read_number(variables.get("MASTER_PORT")) if not detail.get("store") else None
             if self.rank is None:
                 self.rank = _read_number(detail.get("rank"), variables.get("RANK"))
         elif event["event"] == "loader":
@@ -332,6 +337,14 @@ def _read_place(event: Start | Milestone) -> tuple[str, str]:
     """Return where ranks meet by their variables."""
     variables = event.get("variables") or {}
     return str(variables.get("MASTER_ADDR")), str(variables.get("MASTER_PORT"))
+
+
+def _read_port(method: str) -> int | None:
+    """Return the port of an ``init_method`` like ``tcp://10.0.0.1:29500``."""
+    try:
+        return urlsplit(method).port if method.startswith("tcp://") else None
+    except ValueError:
+        return None
 
 
 def _read_status(event: ExitCall | End) -> int | None:

@@ -18,7 +18,7 @@ from ddpdoctor_checks.job.hangs.reading import INIT, Reading, last_look, ranks_o
 from ddpdoctor_checks.job.hangs.stalls import find_stall
 from ddpdoctor_checks.job.hangs.starting import find_starting
 from ddpdoctor_checks.job.hangs.uneven_batches import explain_by_batches
-from ddpdoctor_checks.job.hangs.unjoined import find_sizes
+from ddpdoctor_checks.job.hangs.unjoined import find_ports, find_sizes
 from ddpdoctor_checks.job.hangs.unwatched import describe_standing, find_busy, judge_stacks
 from ddpdoctor_checks.job.hangs.waits import find_deadlock, to_finding
 
@@ -42,9 +42,9 @@ def judge_look(evidence: Evidence) -> Finding | None:
         return judge_stacks(reading)
     deadlock = find_crossed(reading) or find_deadlock(reading)
     beside = find_beside(reading, look.stage) if deadlock is None or not deadlock.proof else None
-    sizes = find_sizes(reading, look.stage)
-    if sizes is not None or beside is not None:
-        found: Finding | None = sizes or beside
+    apart = find_sizes(reading, look.stage) or find_ports(reading, look.stage)
+    if apart is not None or beside is not None:
+        found: Finding | None = apart or beside
     elif deadlock is not None:
         told = dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
         found = explain_by_batches(told, reading)
@@ -109,8 +109,8 @@ def _behind_restart(found: Finding | None, reading: Reading, evidence: Evidence)
 @diagnosis(
     "hangs.progress",
     codes=(
-        "COL008", "COL006", "ENV003", "NET014", "NET011", "COL002", "COL003", "COL009", "COL005", "DAT003", "NET006",
-        "COL011", "COL004",
+        "COL008", "COL006", "ENV003", "ENV004", "NET014", "NET011", "COL002", "COL003", "COL009", "COL005", "DAT003",
+        "NET006", "COL011", "COL004",
     ),
     family="hangs",
     needs=NEEDS,

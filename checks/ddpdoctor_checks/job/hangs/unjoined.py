@@ -1,8 +1,9 @@
-"""Ranks that wait in init_process_group for ranks that were not seen: the world that they ask for is larger."""
+"""Ranks that wait in init_process_group for others that were not seen, ask for another world or look elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.standstill import Call
@@ -24,6 +25,14 @@ _OWN = Fix(
     "let the launcher count the ranks: init_process_group reads RANK and WORLD_SIZE, which it sets",
     code="dist.init_process_group(backend)\nworld_size = dist.get_world_size()",
 )
+
+_ONE_PORT = Fix(
+    "choose the port once, before the ranks are started, and give all of them the same",
+    code='os.environ["MASTER_PORT"] = str(find_free_port())   # in the process that spawns the ranks\n'
+    "mp.spawn(worker, nprocs=world_size)",
+)
+MOST_PORTS = 4
+"""Ports that a message names."""
 
 
 def find_unjoined(reading: Reading, living: Sequence[Place], stage: str) -> Finding | None:
@@ -79,6 +88,36 @@ def find_sizes(reading: Reading, stage: str) -> Finding | None:
         (_OWN, Fix("start all nodes with the same --nnodes and --nproc-per-node")),
         {"sizes": {str(size): list(ranks_of(side))[:64] for size, side in sizes.items()}},
     )
+
+
+def find_ports(reading: Reading, stage: str) -> Finding | None:
+    """Return that ranks that all wait in init_process_group look for the first rank at different ports.
+
+    Args:
+        reading: of the look.
+        stage: of the look.
+    """
+    living = [place for place in reading.places if place.kind != "gone"]
+    if not _list_meeting(living) or any(place.stand.port is None for place in living):
+        return None
+    sides = part(living, lambda place: place.stand.port)
+    if len(sides) < 2:
+        return None
+    told = join_words(
+        (f"{side[0].stand.port} on {name_set(ranks_of(side))}" for side in sides), few=MOST_PORTS
+    )
+    odd = [place for side in sides[1:] for place in side] if len(sides[0]) > len(sides[1]) else living
+    made = _make(
+        reading,
+        "ENV004",
+        f"The ranks are blocked in init_process_group{name_line(living[0].line)} and look for rank 0 at different "
+        f"ports: {told}. They never meet.",
+        odd,
+        stage,
+        (_ONE_PORT,),
+        {"ports": {str(side[0].stand.port): list(ranks_of(side))[:64] for side in sides[:64]}},
+    )
+    return replace(made, severity="error")
 
 
 def _tell_larger(reading: Reading, living: Sequence[Place], asked: int, stage: str) -> Finding:
