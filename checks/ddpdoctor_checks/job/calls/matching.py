@@ -99,7 +99,8 @@ def _tell_mismatch(group: GroupCalls, lines: Sequence[Line], number: int, essenc
 def _find_shift(usual: Line, odd: Line, number: int, essences: Essences) -> str | None:
     """Say whether the odd rank skipped calls or issued more of them: behind that its calls fit again, shifted.
 
-    Where they fit again without a shift, one call took the place of another: that is a mismatch.
+    Where they fit again without a shift, one call took the place of another: that is a mismatch. Where all calls are
+    alike, one skipped or one more explains as much, and is more common.
     """
 
     def fits(one: Line, first: int, other: Line, second: int) -> bool:
@@ -108,13 +109,13 @@ def _find_shift(usual: Line, odd: Line, number: int, essences: Essences) -> str 
             essences.of(one.at(first + n)) == essences.of(other.at(second + n)) for n in range(count)
         )
 
-    if fits(usual, number + 1, odd, number + 1):
-        return None
     for shift in range(1, SHIFTS + 1):
         if fits(odd, number, usual, number + shift):
             return "skipped"
         if fits(odd, number + shift, usual, number):
             return "extra"
+        if fits(usual, number + 1, odd, number + 1):
+            return None
     return None
 
 

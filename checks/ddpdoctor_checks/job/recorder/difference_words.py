@@ -183,7 +183,10 @@ def _tell_apart(matching: Matching, difference: Difference) -> tuple[str, str, t
     if not difference.culprits:
         message += "; the evidence does not show which side is wrong"
     alone = len(odd.ranks) == 1 and matching.essences.origin((odd.call or 0,)) == "forward"
-    return "COL003", f"{message}.", (BARE, OUTSIDE) if alone else (OUTSIDE, UNEVEN)
+    # One operation from two places: a call was skipped, or one issued in addition.
+    ops = {matching.log.calls[side.call or 0].op for side in (usual, odd)}
+    code = "COL003" if len(ops) > 1 else "COL002"
+    return code, f"{message}.", (BARE, OUTSIDE) if alone else (OUTSIDE, UNEVEN)
 
 
 def _tell_shift(matching: Matching, difference: Difference) -> tuple[str, str, tuple[Fix, ...]]:

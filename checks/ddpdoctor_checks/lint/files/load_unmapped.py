@@ -45,7 +45,7 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
             continue
         restored, published = is_restored(call, step.scope, kinds), PUBLISHED.search(ways.spell(path, step))
         sure = restored and not published and not from_cpu
-        if sure or not published:
+        if restored or not published:
             yield ways.tell("load-unmapped" if sure else "load-doubted", step)
 
 
