@@ -75,10 +75,20 @@ def test_what_was_saved_from_the_cpu_may_be_loaded_anywhere(move: str, saved: st
     assert not lines_of(lint(SAVE.format(move=move, saved=saved)), "CKP003")
 
 
-@pytest.mark.parametrize("move", ["pass", "loss = model(x).cpu().mean()", "model.to('cuda')", "x.cpu(other)"])
+@pytest.mark.parametrize(
+    ("move", "saved"),
+    [
+        ("pass", "state"),
+        ("loss = model(x).cpu().mean()", "state"),
+        ("loss = loss.cpu()", "state"),
+        ("model.to('cuda')", "state"),
+        ("x.cpu(other)", "state"),
+        ("pass", "{'loss': loss.cpu(), 'model': state}"),
+    ],
+)
 @pytest.mark.wrong
-def test_what_was_saved_from_a_gpu_is_loaded_there(move: str) -> None:
-    program = SAVE.format(move=move, saved="state")
+def test_what_was_saved_from_a_gpu_is_loaded_there(move: str, saved: str) -> None:
+    program = SAVE.format(move=move, saved=saved)
     assert lines_of(lint(program), "CKP003") == find_marked(program)
 
 

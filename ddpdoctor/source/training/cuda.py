@@ -8,7 +8,7 @@ from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import find_settings, fold
 from ddpdoctor.source.resolve.traces import Step, Trace
-from ddpdoctor.source.resolve.walking import find_calls, find_keyword, own_nodes
+from ddpdoctor.source.resolve.walking import find_keyword, names_in, own_nodes
 from ddpdoctor.source.training.options import find_setting
 
 SETS = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device",
@@ -56,14 +56,25 @@ def saves_from_cpu(trace: Trace) -> bool:
 
 
 def _is_from_cpu(save: Step) -> bool:
-    moves = {id(call) for call in find_calls(save.scope) if _moves_to_cpu(call)}
-    if not moves:
+    """Whether what is saved is moved: each of its values in the call, or before it the model whose state it is."""
+    call = save.call
+    saved = find_keyword(call, "obj", 0) if call is not None else None
+    if saved is None:
         return False
-    if any(id(node) in moves for node in ast.walk(save.node)):
+    if isinstance(saved, ast.DictComp) and isinstance(saved.value, ast.Call) and _moves_to_cpu(saved.value):
         return True
-    # A module is moved itself; of a tensor a copy is made, which counts where it is bound.
+    names = set(names_in(saved))
+    for node in own_nodes(save.scope.node):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(each, ast.Name) and each.id in names for each in node.targets
+        ):
+            names.update(names_in(node.value))
     return any(
-        isinstance(node, ast.Expr | ast.Assign) and id(node.value) in moves and node.lineno < save.node.lineno
+        isinstance(node, ast.Expr | ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and _moves_to_cpu(node.value)
+        and node.lineno < save.node.lineno
+        and not names.isdisjoint(names_in(node.value))
         for node in own_nodes(save.scope.node)
     )
 
