@@ -7,6 +7,7 @@ from a real one. They are computed where the tensor lies, and come to the host i
 
 from __future__ import annotations
 
+import functools
 import sys
 from itertools import islice
 from types import MemberDescriptorType
@@ -62,7 +63,7 @@ def explain_unreadable(tensor: Any) -> str | None:
 def explain_busy() -> str | None:
     """Return why nothing may be computed now: the program watches, records or compiles what is computed."""
     transforms, tracing, cuda_used, profiled, captures, compiles = _questions or _find_questions()
-    if transforms() is not None:
+    if transforms():
         return "the step is transformed by torch.func"
     if tracing() is not None:
         return "torch.jit traces the step"
@@ -86,7 +87,7 @@ def _find_questions() -> tuple[Any, ...]:
     torch: Any = sys.modules["torch"]
     cuda = getattr(torch, "cuda", None)
     _questions = (
-        getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _give_none),
+        _find_transforms(torch._C),
         torch._C._get_tracing_state,
         getattr(cuda, "is_initialized", _give_none),
         torch.autograd._profiler_enabled,
@@ -94,6 +95,19 @@ def _find_questions() -> tuple[Any, ...]:
         getattr(getattr(torch, "compiler", None), "is_compiling", _give_none),
     )
     return _questions
+
+
+def _find_transforms(core: Any) -> Any:
+    """Return what says whether torch.func transforms what runs.
+
+    To ask for the transforms themselves (``peek_interpreter_stack``) gives the thread a state of its own, which each node
+    of each later backward then copies. The key is there where there are any (functorch/DynamicLayer.cpp).
+    """
+    key = getattr(getattr(core, "DispatchKey", None), "FuncTorchDynamicLayerFrontMode", None)
+    is_included = getattr(core, "_dispatch_tls_is_dispatch_key_included", None)
+    if key is not None and is_included is not None:
+        return functools.partial(is_included, key)
+    return getattr(getattr(core, "_functorch", None), "peek_interpreter_stack", _give_none)
 
 
 def _give_none() -> None:
