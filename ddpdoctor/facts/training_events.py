@@ -330,6 +330,15 @@ class Unenclosed(Event, total=False):
     frames: Frames
 
 
+class Unfollowed(Event, total=False):
+    """A forward pass in training that no backward pass followed before the next one from the same line."""
+
+    event: Literal["unfollowed"]
+    number: int
+    count: int
+    frames: Frames
+
+
 class DataParallel(Event, _Class, total=False):
     """A model was given to nn.DataParallel."""
 
@@ -398,7 +407,7 @@ class Gathered(Event, _Class, total=False):
 StepEvent = Union[Tensors, Step]
 LoaderEvent = Union[Loader, Epoch, Batch]
 NumberEvent = Union[NonFinite, Finite, Losses, Scale, Evaluation, Companion]
-SyncEvent = Union[Pace, Search, Unenclosed, DataParallel, Gathered]
+SyncEvent = Union[Pace, Search, Unenclosed, Unfollowed, DataParallel, Gathered]
 LoadEvent = Union[Load, Loaded, Restored]
 ResumeEvent = Union[Resume, Resumed]
 AnyEvent = Union[
@@ -417,7 +426,8 @@ AnyEvent = Union[
 EVENTS: Mapping[str, type] = {
     "loader": Loader, "epoch": Epoch, "batch": Batch, "tensors": Tensors, "step": Step, "abstained": Abstained,
     "watching": Watching, "losses": Losses, "nonfinite": NonFinite, "finite": Finite, "scale": Scale, "times": Times,
-    "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed, "data-parallel": DataParallel,
+    "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed,
+    "unfollowed": Unfollowed, "data-parallel": DataParallel,
     "load": Load, "loaded": Loaded, "restored": Restored, "resume": Resume, "resumed": Resumed, "gathered": Gathered,
     "companion": Companion, "compared": Compared,
 }  # fmt: skip

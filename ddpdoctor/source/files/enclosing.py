@@ -44,6 +44,35 @@ def find_conditions(file: str, line: int) -> tuple[Condition, ...]:
     return tuple(reversed(found))
 
 
+def find_handler(file: str, line: int) -> Condition | None:
+    """Return the `except` around a line, inside its function, behind which the program goes on as if nothing was wrong.
+
+    None where there is none, where several `except`s of the innermost such statement do, and where they raise or exit.
+
+    Args:
+        file: a Python file.
+        line: counted from 1.
+    """
+    tree, lines = _parse(file)
+    found: Condition | None = None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _holds(node.body, line):
+            found = None  # ast.walk comes to outer functions first
+        if isinstance(node, ast.Try) and _holds(node.body, line):
+            going = [each for each in node.handlers if not any(map(_ends, ast.walk(each)))]
+            if going:
+                found = _condition("except", going[0].lineno, lines) if len(going) == 1 else None
+    return found
+
+
+def _ends(node: ast.AST) -> bool:
+    """Whether it raises, or calls what ends a process."""
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in ("exit", "_exit", "abort", "quit")
+    return isinstance(node, ast.Raise)
+
+
 @lru_cache(maxsize=1024)
 def is_source(file: str) -> bool:
     """Whether a file is a Python script that may be read and quoted.

@@ -301,7 +301,7 @@ def _see_forwards(owner: Any) -> None:
     looks, enter = budget.level != budget.OFF, stopwatch.enter
     seen_enough = batches.seen_enough
     compares = reference.enabled
-    begin_search = syncs.begin_search
+    begin_search, follow = syncs.begin_search, syncs.note_forward
     kind = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
     door = getattr(getattr(kind, "_wrapped_call_impl", None), "__code__", None)
 
@@ -326,6 +326,8 @@ def _see_forwards(owner: Any) -> None:
                     stopwatch.meet()
             if looks and self.training and is_training():
                 count = note(number, reduces)
+                if reduces and frame is not None:
+                    follow(number, frame)
                 if count <= clocks.EARLY or not count % clocks.EACH:
                     clocks.note_forward(self, count)
                 if compares:
