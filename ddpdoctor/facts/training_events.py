@@ -148,6 +148,12 @@ class Step(Event, total=False):
     """Factor by which gradients of a sharded model were scaled between the backward and this step."""
     scaled_at: list[Any]
     """Frames of the line that did, as far as it can be told."""
+    unreduced: list[float]
+    """Elements of gradients as the backward left them, where the program reduces them itself."""
+    reduced: list[float]
+    """The same elements before the step."""
+    reduced_at: Frames
+    """Frames of the last collective in between."""
     unsynced: int
     """Modules of fully_shard that hold parameters of it and were told not to reduce gradients."""
 

@@ -12,6 +12,7 @@ from ddpdoctor.evidence.training.fingerprints import (
     Born,
     LossWeights,
     OptimizerSetup,
+    Reduced,
     Scaled,
     StateLook,
     StepLook,
@@ -88,6 +89,9 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
         peers=list_peers({rank: read_pieces(table) for rank, table in known.items()}),
         weighed=shorten.frames(next((event["weighed"] for _, event in looks if event.get("weighed")), None)),
+        reduced=shorten.frames(
+            next((each for _, event in looks if (each := event.get("reduced_at"))), None)
+        ),
         scaled=shorten.frames(next((each for _, event in looks if (each := event.get("scaled_at"))), None)),
         born=_fold_born(known),
     )
@@ -197,8 +201,14 @@ def _fold_step(
         scaled=tuple(
             Scaled(rank, float(event["scaled"])) for rank, event in events.items() if event.get("scaled")
         ),
+        reduced=tuple(_read_reduced(rank, event) for rank, event in events.items() if event.get("reduced")),
         unsynced=RankSet(rank for rank, event in events.items() if event.get("unsynced")),
     )
+
+
+def _read_reduced(rank: int, event: Step) -> Reduced:
+    before, after = (tuple(map(float, each)) for each in (event["unreduced"], event["reduced"]))
+    return Reduced(rank, RankSet(map(int, event["averaged"][0])), before, after)
 
 
 def _read_weights(rank: int, event: Step) -> LossWeights:

@@ -261,6 +261,7 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
         reference.note_before(entry)
     entry.averaged = entry.rounds.list_averaged()
     entry.scaled = scaling.take(frame)
+    entry.reduced = scaling.take_elements(entry.tensors[: entry.parameters], entry.averaged)
     entry.states = None
     if is_whole(entry, step):
         entry.states = states.measure(optimizer, entry.tensors[: entry.parameters])
