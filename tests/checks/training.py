@@ -88,6 +88,7 @@ class Made:
         self.layout = Layout()
         self.peers: tuple[RankSet, ...] = ()
         self.born: tuple[Born, ...] = ()
+        self.reduced: tuple[Frame, ...] = ()
 
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
@@ -203,6 +204,7 @@ class Made:
             unfrozen=self.unfrozen,
             peers=self.peers,
             born=self.born,
+            reduced=self.reduced,
         )
         return Training(
             ranks=RankSet.span(self.world),

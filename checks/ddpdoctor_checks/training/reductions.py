@@ -18,14 +18,14 @@ from ddpdoctor_checks.training.replicas.parted import NEEDS
 LEAST = 2
 """Sampled steps that must agree."""
 EXACT = 0.01
-"""Relative rest up to which elements are a multiple of the mean over the ranks: gradients may be carried in 16 bits."""
+"""Relative rest up to which elements are a multiple of the mean across ranks: gradients may be carried in 16 bits."""
 NEAR = 0.02
 """Relative difference up to which that multiple is one over the number of ranks."""
 
 
 @check("NUM009", family="training", needs=NEEDS, id="training.own_reductions", required=False, commands=JOB)
 def find_divided_twice(evidence: Evidence) -> Iterable[Finding]:
-    """The program averages gradients over the ranks and divides them by the number of ranks once more."""
+    """The program averages gradients across ranks and divides them by the number of ranks once more."""
     if not any(look.reduced for node in evidence.training for look in node.steps):
         raise NotApplicable("no program that reduces its gradients by collectives of its own was seen")
     for setup, looks in join_optimizers(evidence.training):
@@ -41,7 +41,7 @@ def find_divided_twice(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _find_share(look: StepLook, group: RankSet) -> float | None:
-    """Return how large a step's gradients are, as a share of the gradient of the mean loss over the ranks.
+    """Return how large a step's gradients are, as a share of the gradient of the mean loss across ranks.
 
     It follows from what each rank had after its backward pass, and from the factor by which its losses enter it: a loss
     that was multiplied by the number of ranks before, or accumulated, makes up for a division. None where gradients
@@ -71,7 +71,7 @@ def _tell(setup: OptimizerSetup, group: RankSet, looks: list[StepLook]) -> Findi
     line = user_line(setup.reduced) or user_line(setup.frames)
     return Finding(
         message=f"{capitalise(name_set(group))} reduce gradients{tell_line(line)} and step with 1/{count} of their mean "
-        f"over the ranks: they are divided by the number of ranks twice. The learning rate is in effect {count} times "
+        f"across ranks: they are divided by the number of ranks twice. The learning rate is in effect {count} times "
         "smaller.",
         ranks=group,
         where=in_line(line, group, "culprit"),
