@@ -36,7 +36,11 @@ def past(rank: int, *conditions: Frame) -> Stand:
 def test_an_early_return_is_the_place_and_its_rank_is_at_fault() -> None:
     found = proved([inside(0, RETURN, MAIN), past(1, MAIN)])
     assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0]))
-    assert [(each.line, each.role) for each in found.where] == [(9, "culprit"), (23, "culprit"), (12, "victim")]
+    assert [(each.line, each.role) for each in found.where] == [
+        (9, "culprit"),
+        (23, "culprit"),
+        (12, "victim"),
+    ]
     assert "rank 1 skipped that call at the `if` in train.py:9" in found.message
     assert "train.py:9" in found.fix[0].text
 
@@ -50,7 +54,13 @@ def test_an_early_return_is_the_place_and_its_rank_is_at_fault() -> None:
         ((replace(RETURN, source="if not dist.is_initialized() or world_size == 1:"), MAIN), 22),
         ((RETURN, MAIN), 24),
     ],
-    ids=["two ways past it", "a loop without turns", "no way past it", "the same on all ranks", "still to come"],
+    ids=[
+        "two ways past it",
+        "a loop without turns",
+        "no way past it",
+        "the same on all ranks",
+        "still to come",
+    ],
 )
 def test_where_another_way_may_have_led_past_the_call_none_is_named(
     conditions: tuple[Frame, ...], caller: int
@@ -63,7 +73,9 @@ def test_a_rank_that_issued_the_call_in_this_turn_has_not_skipped_it() -> None:
     site = (at(12, "evaluate"), at(22, "main"))
     first = [replace(collective("all_reduce", number, 12, 2), frames=site) for number in (1, 2)]
     last = replace(collective("barrier", 2, 23, 2), frames=(at(23, "main"),))
-    found = proved([stand(0, *first, conditions=(RETURN, MAIN)), stand(1, first[0], last, conditions=(MAIN,))])
+    found = proved(
+        [stand(0, *first, conditions=(RETURN, MAIN)), stand(1, first[0], last, conditions=(MAIN,))]
+    )
     assert all(each.line != RETURN.line for each in found.where)
 
 
@@ -86,7 +98,9 @@ def test_a_loop_that_runs_as_often_on_all_ranks_is_not_the_one_that_was_left() -
     assert "left the loop (train.py:30)" in found.message
 
 
-@pytest.mark.parametrize("head", ["for x, y in loader:", "for i in range(len(loader)):", "while step < steps:"])
+@pytest.mark.parametrize(
+    "head", ["for x, y in loader:", "for i in range(len(loader)):", "while step < steps:"]
+)
 def test_a_loop_that_may_end_by_itself_names_no_break(head: str) -> None:
     found = left(STOP, replace(LOOP, source=head))
     assert found.where[0].line == 37
@@ -109,7 +123,9 @@ def explain(*rows: Unfollowed) -> Finding:
     held = [backward(rank, 5, 33, *done, world=3, conditions=(LOOP,)) for rank in (0, 2)]
     ended = stand(1, *done, collective("barrier", 1, 37, 3))
     stands = (look([held[0], ended, held[1]]),)
-    found = judge_look(Evidence(launch=Launch(command="run"), standstills=stands, training=(training(*rows),)))
+    found = judge_look(
+        Evidence(launch=Launch(command="run"), standstills=stands, training=(training(*rows),))
+    )
     assert found is not None
     return found
 

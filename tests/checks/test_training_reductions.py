@@ -17,7 +17,11 @@ EVERYONE = RankSet.span(3)
 
 
 def by_hand(
-    factor: float, *, weights: tuple[float, ...] = (0.1,), before: tuple[tuple[float, ...], ...] = OWN, steps: int = 2
+    factor: float,
+    *,
+    weights: tuple[float, ...] = (0.1,),
+    before: tuple[tuple[float, ...], ...] = OWN,
+    steps: int = 2,
 ) -> Made:
     """A job of three ranks that steps with a multiple of the mean; its losses have ten samples each."""
     made = Made(3, wrapped=False)
@@ -26,7 +30,8 @@ def by_hand(
         made.looks[-1] = replace(
             made.looks[-1],
             reduced=tuple(
-                Reduced(rank, EVERYONE, own, tuple(factor * each for each in MEAN)) for rank, own in enumerate(before)
+                Reduced(rank, EVERYONE, own, tuple(factor * each for each in MEAN))
+                for rank, own in enumerate(before)
             ),
             weights=tuple(LossWeights(rank, (10.0,) * len(weights), weights) for rank in range(3)),
         )
@@ -40,14 +45,24 @@ def codes(made: Made) -> list[str]:
 def test_gradients_that_are_divided_twice() -> None:
     found = only(by_hand(1 / 3))
     assert (found.code, found.severity, found.ranks) == ("NUM009", "warning", EVERYONE)
-    assert "step with 1/3 of their mean across ranks: they are divided by the number of ranks twice" in found.message
+    assert (
+        "step with 1/3 of their mean across ranks: they are divided by the number of ranks twice"
+        in found.message
+    )
     assert found.details == {"factor": 1 / 3, "steps": [1, 2]}
 
 
 @pytest.mark.parametrize(
     ("factor", "weights"),
     [(1.0, (0.1,)), (3.0, (0.1,)), (1 / 3, (0.3,)), (1 / 3, (0.1, 0.1, 0.1)), (0.25, (0.1,)), (1 / 3, ())],
-    ids=["the mean", "the sum", "a loss times the ranks", "three backward passes", "clipped", "losses unknown"],
+    ids=[
+        "the mean",
+        "the sum",
+        "a loss times the ranks",
+        "three backward passes",
+        "clipped",
+        "losses unknown",
+    ],
 )
 def test_other_multiples_and_losses_that_make_up_for_it_are_right(
     factor: float, weights: tuple[float, ...]

@@ -9,7 +9,15 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, Training, WrapperSetup
-from ddpdoctor.evidence.training.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed, Unfollowed
+from ddpdoctor.evidence.training.syncs import (
+    Gathered,
+    PaceLook,
+    Replicated,
+    SearchLook,
+    Syncs,
+    Unenclosed,
+    Unfollowed,
+)
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.syncs import fold_syncs

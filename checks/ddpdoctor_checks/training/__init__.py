@@ -36,8 +36,8 @@ from ddpdoctor_checks.training.data.shares import (
     find_split_differs,
     find_uneven_loaders,
 )
-from ddpdoctor_checks.training.reference.against import find_reference_differs
 from ddpdoctor_checks.training.reductions import find_divided_twice
+from ddpdoctor_checks.training.reference.against import find_reference_differs
 from ddpdoctor_checks.training.searches import find_search
 from ddpdoctor_checks.training.shard_norms import find_scaled_apart
 from ddpdoctor_checks.training.sharded import find_loss_uneven, find_roles_wrong, find_sync_left_off

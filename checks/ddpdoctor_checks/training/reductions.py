@@ -48,7 +48,9 @@ def _find_share(look: StepLook, group: RankSet) -> float | None:
     are no multiple of the mean, where they were reduced in the backward pass, and where losses are not known.
     """
     rows = {each.rank: each for each in look.reduced}
-    weights = {each.rank: sum(map(math.prod, zip(each.counts, each.weights, strict=True))) for each in look.weights}
+    weights = {
+        each.rank: sum(map(math.prod, zip(each.counts, each.weights, strict=True))) for each in look.weights
+    }
     before = [each.before for each in rows.values()]
     sizes = {len(each.before) for each in rows.values()} | {len(each.after) for each in rows.values()}
     if set(rows) != set(group) or not set(group) <= set(weights) or len(sizes) != 1 or len(set(before)) < 2:
@@ -70,8 +72,8 @@ def _tell(setup: OptimizerSetup, group: RankSet, looks: list[StepLook]) -> Findi
     count = len(group)
     line = user_line(setup.reduced) or user_line(setup.frames)
     return Finding(
-        message=f"{capitalise(name_set(group))} reduce gradients{tell_line(line)} and step with 1/{count} of their mean "
-        f"across ranks: they are divided by the number of ranks twice. The learning rate is in effect {count} times "
+        message=f"{capitalise(name_set(group))} reduce gradients{tell_line(line)} and step with 1/{count} of their "
+        f"mean across ranks: they are divided by the number of ranks twice. The learning rate is in effect {count} times "
         "smaller.",
         ranks=group,
         where=in_line(line, group, "culprit"),

@@ -161,9 +161,14 @@ def _list_breaks(body: list[ast.stmt], test: int | None = None) -> list[int]:
         inner = statement.lineno if isinstance(statement, ast.If) else test
         for _, block in ast.iter_fields(statement):
             if isinstance(block, list):
-                parts = [part.body if isinstance(part, (ast.ExceptHandler, ast.match_case)) else [part] for part in block]
+                parts = [
+                    part.body if isinstance(part, (ast.ExceptHandler, ast.match_case)) else [part]
+                    for part in block
+                ]
                 found += [
-                    line for part in parts for line in _list_breaks([s for s in part if isinstance(s, ast.stmt)], inner)
+                    line
+                    for part in parts
+                    for line in _list_breaks([s for s in part if isinstance(s, ast.stmt)], inner)
                 ]
     return list(dict.fromkeys(found))
 

@@ -89,9 +89,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
         peers=list_peers({rank: read_pieces(table) for rank, table in known.items()}),
         weighed=shorten.frames(next((event["weighed"] for _, event in looks if event.get("weighed")), None)),
-        reduced=shorten.frames(
-            next((each for _, event in looks if (each := event.get("reduced_at"))), None)
-        ),
+        reduced=shorten.frames(next((each for _, event in looks if (each := event.get("reduced_at"))), None)),
         scaled=shorten.frames(next((each for _, event in looks if (each := event.get("scaled_at"))), None)),
         born=_fold_born(known),
     )

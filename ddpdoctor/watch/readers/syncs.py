@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.training.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed, Unfollowed
+from ddpdoctor.evidence.training.syncs import (
+    Gathered,
+    PaceLook,
+    Replicated,
+    SearchLook,
+    Syncs,
+    Unenclosed,
+    Unfollowed,
+)
 from ddpdoctor.facts.training_events import Search, SyncEvent
 from ddpdoctor.watch.readers.records import Shortener
 

@@ -48,7 +48,7 @@ class Skipped:
 
 
 def find_skipped_backward(evidence: Evidence) -> Skipped | None:
-    """Return the ranks that alone ran forward passes without a backward pass, from one line; None where that is not so."""
+    """Return the ranks that alone ran forward passes without a backward pass, from one line; None elsewhere."""
     rows = [row for node in evidence.training for row in node.syncs.unfollowed]
     if not rows or len({(row.wrapper, row.frames) for row in rows}) > 1:
         return None

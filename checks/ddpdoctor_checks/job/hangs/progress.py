@@ -69,7 +69,9 @@ def _explain_by_skip(found: Finding, evidence: Evidence) -> Finding | None:
         return None
     others = found.ranks.union(found.victims).minus(skipped.ranks)
     where = [
-        dataclasses.replace(each, role="victim") if each.role == "culprit" and not each.ranks.minus(others) else each
+        dataclasses.replace(each, role="victim")
+        if each.role == "culprit" and not each.ranks.minus(others)
+        else each
         for each in found.where
     ]
     return dataclasses.replace(

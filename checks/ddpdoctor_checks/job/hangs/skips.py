@@ -13,7 +13,7 @@ from ddpdoctor_checks.job.hangs.sides import called_at, guard_of, spot_of
 from ddpdoctor_checks.job.hangs.standing import Place
 
 SEEN = 6
-"""Frames of a stack whose conditions are searched for, from the innermost on (``GUARDED`` in ddpdoctor.watch.live.look)."""
+"""Frames whose conditions are searched for, from the innermost on (``GUARDED`` of ddpdoctor.watch.live.look)."""
 TESTS, OTHERS = ("if", "else", "unless"), ("for", "while", "except", "case")
 _ALIKE = re.compile(r"is_initialized\(\)|is_available\(\)|world_size|distributed\b", re.I)
 """Parts of a condition that have the same value on all ranks of a job."""

@@ -124,9 +124,7 @@ def take(frame: FrameType | None) -> tuple[float, list[list[object]]] | None:
     return float(f"{factor:.6g}"), find_scaling(_state.stack, stack)
 
 
-def take_elements(
-    parameters: list[Any], averaged: list[list[int]]
-) -> tuple[list[float], list[float]] | None:
+def take_elements(parameters: list[Any], averaged: list[list[int]]) -> tuple[list[float], list[float]] | None:
     """Return elements of gradients as the last backward left them, and as they are now.
 
     Args:
