@@ -131,6 +131,9 @@ class Step(Event, total=False):
     """Only once read: whether it has the numbers of each tensor."""
     rates: list[float | None]
     rated: float
+    lowered: list[int]
+    """Steps after which ReduceLROnPlateau lowered the learning rate."""
+    lowered_at: Frames
     wrappers: list[Any]
     """Rows of `WrapperRow`."""
     idle: list[int]

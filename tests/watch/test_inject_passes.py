@@ -71,3 +71,28 @@ def test_elements_are_read_before_and_behind_a_reduction_by_hand(tmp_path: Path)
         assert one["reduced"] == other["reduced"] == pytest.approx(sums, rel=1e-5)
         assert len(sums) == 6  # four of the weight, both of the bias
         assert one["reduced_at"][0][1] == line
+
+
+PLATEAU = """
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    for step in range(4):
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step(-step if dist.get_rank() else step)
+    dist.destroy_process_group()
+"""
+
+
+def test_steps_after_which_a_metric_lowers_the_learning_rate(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, PLATEAU)
+    assert done.returncode == 0, done.stderr
+    last = [rank.all("step")[-1] for rank in done.ranks()]
+    assert [each.get("lowered") for each in last] == [[2, 3, 4], None]
+    line = next(n for n, text in enumerate(PLATEAU.splitlines(), 1) if "scheduler.step" in text)
+    assert last[0]["lowered_at"][0][1] == line

@@ -224,6 +224,10 @@ class OptimizerSetup:
     """Sets of ranks that hold the same pieces of all tensors, where some are sharded; empty where none is."""
     weighed: tuple[Frame, ...] = ()
     """Where the backward of `StepLook.weights` was called, innermost first."""
+    lowered: tuple[Share, ...] = ()
+    """Steps after which ReduceLROnPlateau lowered the learning rate; the digest is their text."""
+    lowered_at: tuple[Frame, ...] = ()
+    """Where its step was called, innermost first."""
     reduced: tuple[Frame, ...] = ()
     """Where the program reduced gradients (`StepLook.reduced`), innermost first."""
     scaled: tuple[Frame, ...] = ()

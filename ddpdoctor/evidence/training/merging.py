@@ -83,6 +83,8 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         weighed=one.weighed or other.weighed,
         scaled=one.scaled or other.scaled,
         reduced=one.reduced or other.reduced,
+        lowered=_join_shares(one.lowered, other.lowered),
+        lowered_at=one.lowered_at or other.lowered_at,
         born=_join_born(one.born, other.born),
     )
 

@@ -107,6 +107,11 @@ def patch_optimizer(module: ModuleType) -> None:
         wrapping.wrap(module.Optimizer, "_patch_step_function", after=_note_optimizer)
 
 
+def patch_lr_scheduler(module: ModuleType) -> None:
+    """See learning rates lowered by a metric: other schedulers do the same on all ranks."""
+    wrapping.wrap(module.ReduceLROnPlateau, "_reduce_lr", after=steps.note_lowered)
+
+
 def patch_data_parallel(module: ModuleType) -> None:
     """See models given to nn.DataParallel."""
     wrapping.wrap(module, "_get_available_device_type", after=syncs.note_data_parallel)

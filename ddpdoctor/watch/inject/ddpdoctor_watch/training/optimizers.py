@@ -62,6 +62,10 @@ class Optimizer:
         """Numbers of those whose parameters it steps."""
         self.shadows = 0
         """Steps that it made on behalf of other ranks, at the end of a Join."""
+        self.lowered: list[int] = []
+        """Steps after which a scheduler that follows a metric lowered the learning rate."""
+        self.lowered_at: list[list[object]] = []
+        """Frames of its step."""
         self.rated = 0.0
         """Sum of the learning rates of all steps: ranks whose rates ever differed have another."""
 
@@ -174,6 +178,8 @@ def write_step(
     if optimizer is not None and (final or gradients is not None):
         fields["rates"] = [_plain(group.get("lr")) for group in optimizer.param_groups[:64]]
         fields["rated"] = entry.rated
+        if entry.lowered:
+            fields["lowered"], fields["lowered_at"] = entry.lowered, entry.lowered_at
     fields["wrappers"] = [
         training_rows.WrapperRow(number, synced, alone, last, modules.explain_bypass(number))
         for number, (synced, alone, last) in _count_forwards(entry)
