@@ -37,6 +37,8 @@ _PR_SET_PTRACER = 0x59616D61
 _FRAMES = 12
 """Most frames of the stack at a milestone: enough to come out of torch into the user's code."""
 
+_LOWERS = "_reduce_lr"
+"""What schedulers that follow a metric call where they lower a learning rate (ReduceLROnPlateau)."""
 _DDP = "DistributedDataParallel"
 _begun: dict[tuple[str, int], int] = {}
 """What has begun and not ended: what `ring.end_other` wants."""
@@ -109,7 +111,9 @@ def patch_optimizer(module: ModuleType) -> None:
 
 def patch_lr_scheduler(module: ModuleType) -> None:
     """See learning rates lowered by a metric: other schedulers do the same on all ranks."""
-    wrapping.wrap(module.ReduceLROnPlateau, "_reduce_lr", after=steps.note_lowered)
+    for kind in list(vars(module).values()):
+        if isinstance(kind, type) and _LOWERS in vars(kind):
+            wrapping.wrap(kind, _LOWERS, after=steps.note_lowered)
 
 
 def patch_data_parallel(module: ModuleType) -> None:
