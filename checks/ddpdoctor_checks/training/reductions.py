@@ -73,8 +73,8 @@ def _tell(setup: OptimizerSetup, group: RankSet, looks: list[StepLook]) -> Findi
     line = user_line(setup.reduced) or user_line(setup.frames)
     return Finding(
         message=f"{capitalise(name_set(group))} reduce gradients{tell_line(line)} and step with 1/{count} of their "
-        f"mean across ranks: they are divided by the number of ranks twice. The learning rate is in effect {count} times "
-        "smaller.",
+        "mean across ranks: they are divided by the number of ranks twice. "
+        f"The learning rate is in effect {count} times smaller.",
         ranks=group,
         where=in_line(line, group, "culprit"),
         evidence=(
