@@ -205,7 +205,7 @@ class Stand:
     conditions: tuple[Frame, ...] = ()
     """What decides whether the lines run on which it stands (its call's, else its stack's), the innermost first, then
     those of the callers: the function of each is its kind (if, else, for, while, except, case, unless: an earlier test
-    that leaves)."""
+    that leaves, until: a test behind which the loop that comes next ends)."""
     cpu_share: float | None = None
     """Share of one core that it used between the samples."""
     state: str | None = None

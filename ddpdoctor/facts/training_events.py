@@ -131,6 +131,9 @@ class Step(Event, total=False):
     """Only once read: whether it has the numbers of each tensor."""
     rates: list[float | None]
     rated: float
+    lowered: list[int]
+    """Steps after which ReduceLROnPlateau lowered the learning rate."""
+    lowered_at: Frames
     wrappers: list[Any]
     """Rows of `WrapperRow`."""
     idle: list[int]
@@ -148,6 +151,12 @@ class Step(Event, total=False):
     """Factor by which gradients of a sharded model were scaled between the backward and this step."""
     scaled_at: list[Any]
     """Frames of the line that did, as far as it can be told."""
+    unreduced: list[float]
+    """Elements of gradients as the backward left them, where the program reduces them itself."""
+    reduced: list[float]
+    """The same elements before the step."""
+    reduced_at: Frames
+    """Frames of the last collective in between."""
     unsynced: int
     """Modules of fully_shard that hold parameters of it and were told not to reduce gradients."""
 
@@ -330,6 +339,15 @@ class Unenclosed(Event, total=False):
     frames: Frames
 
 
+class Unfollowed(Event, total=False):
+    """A forward pass in training that no backward pass followed before the next one from the same line."""
+
+    event: Literal["unfollowed"]
+    number: int
+    count: int
+    frames: Frames
+
+
 class DataParallel(Event, _Class, total=False):
     """A model was given to nn.DataParallel."""
 
@@ -398,7 +416,7 @@ class Gathered(Event, _Class, total=False):
 StepEvent = Union[Tensors, Step]
 LoaderEvent = Union[Loader, Epoch, Batch]
 NumberEvent = Union[NonFinite, Finite, Losses, Scale, Evaluation, Companion]
-SyncEvent = Union[Pace, Search, Unenclosed, DataParallel, Gathered]
+SyncEvent = Union[Pace, Search, Unenclosed, Unfollowed, DataParallel, Gathered]
 LoadEvent = Union[Load, Loaded, Restored]
 ResumeEvent = Union[Resume, Resumed]
 AnyEvent = Union[
@@ -417,7 +435,8 @@ AnyEvent = Union[
 EVENTS: Mapping[str, type] = {
     "loader": Loader, "epoch": Epoch, "batch": Batch, "tensors": Tensors, "step": Step, "abstained": Abstained,
     "watching": Watching, "losses": Losses, "nonfinite": NonFinite, "finite": Finite, "scale": Scale, "times": Times,
-    "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed, "data-parallel": DataParallel,
+    "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed,
+    "unfollowed": Unfollowed, "data-parallel": DataParallel,
     "load": Load, "loaded": Loaded, "restored": Restored, "resume": Resume, "resumed": Resumed, "gathered": Gathered,
     "companion": Companion, "compared": Compared,
 }  # fmt: skip

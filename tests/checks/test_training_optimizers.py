@@ -188,6 +188,16 @@ def test_states_are_compared_over_nodes() -> None:
     assert parting.state.item == "momentum_buffer"
 
 
+@pytest.mark.parametrize(("lowered", "line"), [("0|1", 61), ("0-1", None), ("", None)])
+def test_the_scheduler_that_lowers_rates_at_other_steps_is_the_place(lowered: str, line: int | None) -> None:
+    made = Made(2).look(1).look(2, "", "", rates="0|1").look(4, "0|1", "", rates="0|1")
+    made.lowered = lowered
+    found = only(made)
+    assert found.code == "NUM006"
+    assert ("ReduceLROnPlateau at train.py:61 lowers them" in found.message) == (line is not None)
+    assert (found.where[0].line == 61) == (line is not None)
+
+
 def test_learning_rates_that_differ() -> None:
     made = Made(2).look(1).look(2, "", "", rates="0|1").look(4, "0|1", "", rates="0|1")
     found = only(made)

@@ -9,7 +9,15 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, Training, WrapperSetup
-from ddpdoctor.evidence.training.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+from ddpdoctor.evidence.training.syncs import (
+    Gathered,
+    PaceLook,
+    Replicated,
+    SearchLook,
+    Syncs,
+    Unenclosed,
+    Unfollowed,
+)
 from ddpdoctor.judge import NotApplicable
 from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.syncs import fold_syncs
@@ -204,6 +212,8 @@ def test_events_of_ranks_are_folded() -> None:
             search,
             {**search, "iteration": 4, "unused": 68},
             {"event": "unenclosed", "number": 1, "count": 2},
+            {"event": "unfollowed", "number": 1, "count": 1},
+            {"event": "unfollowed", "number": 1, "count": 2},
         ],
         2: [{"event": "data-parallel", "class": "Net", "count": None}],
     }
@@ -211,4 +221,5 @@ def test_events_of_ranks_are_folded() -> None:
     assert folded.paces == (PaceLook(1, BOTH, 2, 1, 2, 1, 2, 0),)
     assert folded.searches == (SearchLook(1, BOTH, 2, 1, 4),)
     assert folded.unenclosed == (Unenclosed(1, RankSet([1]), 2),)
+    assert folded.unfollowed == (Unfollowed(1, RankSet([1]), 2),)
     assert folded.replicated == (Replicated(RankSet([2]), "Net", None),)

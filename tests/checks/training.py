@@ -88,6 +88,9 @@ class Made:
         self.layout = Layout()
         self.peers: tuple[RankSet, ...] = ()
         self.born: tuple[Born, ...] = ()
+        self.reduced: tuple[Frame, ...] = ()
+        self.lowered = ""
+        """Ranks whose learning rates a scheduler lowered after the same steps: ``"0|1"``."""
 
     def look(
         self, step: int, values: str = "", gradients: str = "", *tensors: TensorLook, synced: int = 1, alone: int = 0,
@@ -203,6 +206,9 @@ class Made:
             unfrozen=self.unfrozen,
             peers=self.peers,
             born=self.born,
+            reduced=self.reduced,
+            lowered=shares(self.lowered) if self.lowered else (),
+            lowered_at=(TORCH, Frame("train.py", 61, "fit", "scheduler.step(loss)")) if self.lowered else (),
         )
         return Training(
             ranks=RankSet.span(self.world),

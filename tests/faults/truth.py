@@ -75,9 +75,10 @@ class Truth:
 
     def make_plain_command(self) -> list[str]:
         """Return the command without ddpdoctor: the user's own, or torchrun with the same options."""
-        if self.launch[0] == "--":
-            return [*self.wrap, *self.launch[1:]]
-        words = ["--nproc-per-node" if word == "--nproc" else word for word in _leave_out_ours(self.launch)]
+        own = _leave_out_ours(self.launch)
+        if own[0] == "--":
+            return [*self.wrap, *own[1:]]
+        words = ["--nproc-per-node" if word == "--nproc" else word for word in own]
         return [*self.wrap, sys.executable, "-m", "torch.distributed.run", *words]
 
 

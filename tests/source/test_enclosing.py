@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.source import find_conditions
+from ddpdoctor.source import find_conditions, find_handler
 
 SOURCE = """
     import torch.distributed as dist
@@ -67,3 +67,85 @@ def test_what_cannot_be_parsed_gives_nothing(tmp_path: Path, data: bytes) -> Non
     path.write_bytes(data)
     assert find_conditions(str(path), 1) == ()
     assert find_conditions(str(tmp_path / "missing.py"), 1) == ()
+
+
+LOOPS = """
+    def train(loader):
+        for epoch in range(9):
+            step()
+            if validate() > best:
+                if patience == 0:
+                    break
+            for batch in loader:
+                if batch is None:
+                    break
+        while True:
+            with open(path) as file:
+                f()
+            if os.path.exists(path):
+                with open(path) as file:
+                    return file.read()
+            g()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (3, [("until", "if patience == 0:"), ("for", "for epoch in range(9):")]),
+        (8, [("until", "if batch is None:"), ("for", "for batch in loader:"),
+             ("until", "if patience == 0:"), ("for", "for epoch in range(9):")]),
+        (16, [("unless", "if os.path.exists(path):"), ("while", "while True:")]),
+    ],
+)  # fmt: skip
+def test_tests_behind_which_a_loop_ends_come_before_it(
+    tmp_path: Path, line: int, expected: list[tuple[str, str]]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(LOOPS).lstrip("\n"))
+    assert [(found.kind, found.text) for found in find_conditions(str(path), line)] == expected
+
+
+HANDLERS = """
+def train(loader):
+    try:
+        for batch in loader:
+            try:
+                a()
+            except ValueError:
+                continue
+            try:
+                b()
+            except KeyError as error:
+                raise RuntimeError from error
+            try:
+                c()
+            except KeyError:
+                sys.exit(1)
+            except ValueError:
+                pass
+            except OSError:
+                pass
+    except OSError:
+        print("lost")
+    d()
+    try:
+        def inner():
+            e()
+    except ValueError:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [("a", "except ValueError:"), ("b", "except OSError:"), ("c", None), ("d", None), ("e", None)],
+)
+def test_the_except_that_goes_on(tmp_path: Path, call: str, expected: str | None) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HANDLERS.lstrip("\n"))
+    line = next(
+        n for n, text in enumerate(HANDLERS.strip("\n").splitlines(), 1) if text.strip() == f"{call}()"
+    )
+    found = find_handler(str(path), line)
+    assert (found.text if found is not None else None) == expected

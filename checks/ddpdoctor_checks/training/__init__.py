@@ -36,6 +36,7 @@ from ddpdoctor_checks.training.data.shares import (
     find_split_differs,
     find_uneven_loaders,
 )
+from ddpdoctor_checks.training.reductions import find_divided_twice
 from ddpdoctor_checks.training.reference.against import find_reference_differs
 from ddpdoctor_checks.training.searches import find_search
 from ddpdoctor_checks.training.shard_norms import find_scaled_apart
@@ -52,6 +53,7 @@ __all__ = [
     "find_companions",
     "find_data_parallel",
     "find_directories_raced",
+    "find_divided_twice",
     "find_download_raced",
     "find_draws_repeated",
     "find_empty_loads",

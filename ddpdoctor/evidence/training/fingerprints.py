@@ -103,6 +103,19 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True)
+class Reduced:
+    """Elements of the gradients of one rank, in a program that reduces them by collectives of its own."""
+
+    rank: int
+    group: RankSet
+    """Over which ranks."""
+    before: tuple[float, ...]
+    """As the backward left them."""
+    after: tuple[float, ...]
+    """As they were stepped with."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepLook:
     """One step of one optimizer."""
 
@@ -135,6 +148,7 @@ class StepLook:
     is its own, and replicas are only sure to be equal where a Join has ended."""
     weights: tuple[LossWeights, ...] = ()
     scaled: tuple[Scaled, ...] = ()
+    reduced: tuple[Reduced, ...] = ()
     unsynced: RankSet = field(default_factory=RankSet)
     """Ranks on which modules of fully_shard that hold its parameters were told not to reduce gradients."""
 
@@ -210,6 +224,12 @@ class OptimizerSetup:
     """Sets of ranks that hold the same pieces of all tensors, where some are sharded; empty where none is."""
     weighed: tuple[Frame, ...] = ()
     """Where the backward of `StepLook.weights` was called, innermost first."""
+    lowered: tuple[Share, ...] = ()
+    """Steps after which ReduceLROnPlateau lowered the learning rate; the digest is their text."""
+    lowered_at: tuple[Frame, ...] = ()
+    """Where its step was called, innermost first."""
+    reduced: tuple[Frame, ...] = ()
+    """Where the program reduced gradients (`StepLook.reduced`), innermost first."""
     scaled: tuple[Frame, ...] = ()
     """Where gradients were scaled (`StepLook.scaled`), innermost first; else where the step was made."""
     born: tuple[Born, ...] = ()

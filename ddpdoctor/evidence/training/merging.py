@@ -82,6 +82,9 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         peers=tuple(dict.fromkeys((*one.peers, *other.peers))),
         weighed=one.weighed or other.weighed,
         scaled=one.scaled or other.scaled,
+        reduced=one.reduced or other.reduced,
+        lowered=_join_shares(one.lowered, other.lowered),
+        lowered_at=one.lowered_at or other.lowered_at,
         born=_join_born(one.born, other.born),
     )
 
@@ -128,6 +131,7 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
         joined=one.joined or other.joined,
         weights=(*one.weights, *other.weights),
         scaled=(*one.scaled, *other.scaled),
+        reduced=(*one.reduced, *other.reduced),
         unsynced=one.unsynced.union(other.unsynced),
     )
 

@@ -66,6 +66,20 @@ class Unenclosed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfollowed:
+    """Forward passes in training, from one line, that no backward pass followed before the next one from there."""
+
+    wrapper: int
+    ranks: RankSet
+    count: int
+    """At least so many on a rank."""
+    frames: tuple[Frame, ...] = ()
+    """Frames of the forward pass, innermost first."""
+    handler: Frame | None = None
+    """The `except` that goes on after an exception on the way, where one alone is around these lines."""
+
+
+@dataclass(frozen=True, slots=True)
 class Replicated:
     """A model given to nn.DataParallel in a process of the job."""
 
@@ -97,5 +111,6 @@ class Syncs:
     paces: tuple[PaceLook, ...] = ()
     searches: tuple[SearchLook, ...] = ()
     unenclosed: tuple[Unenclosed, ...] = ()
+    unfollowed: tuple[Unfollowed, ...] = ()
     replicated: tuple[Replicated, ...] = ()
     gathered: tuple[Gathered, ...] = ()

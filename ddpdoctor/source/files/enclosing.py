@@ -18,7 +18,8 @@ class Condition:
     """A statement that decides whether a line runs, or how often."""
 
     kind: str
-    """if, else, for, while, except, case, or unless (an earlier test whose side leaves the block)."""
+    """if, else, for, while, except, case, unless (an earlier test whose side leaves the block), or until (a test of the
+    loop around the line behind which the loop ends)."""
     line: int
     text: str
     """The source line, stripped."""
@@ -28,7 +29,8 @@ def find_conditions(file: str, line: int) -> tuple[Condition, ...]:
     """Return the conditions of a line, the innermost first.
 
     Beside the statements around it: tests before it in the same block that leave the function or the loop
-    (``if rank: return``), for after them the line runs on the other side only.
+    (``if rank: return``), for after them the line runs on the other side only; and, just before each loop, the tests in
+    it that end the loop (``if done: break``).
 
     Args:
         file: a Python file; one that cannot be read or parsed gives nothing.
@@ -40,6 +42,35 @@ def find_conditions(file: str, line: int) -> tuple[Condition, ...]:
     found: list[Condition] = []
     _descend(tree.body, line, lines, found)
     return tuple(reversed(found))
+
+
+def find_handler(file: str, line: int) -> Condition | None:
+    """Return the `except` around a line, inside its function, behind which the program goes on as if nothing was wrong.
+
+    None where there is none, where several `except`s of the innermost such statement do, and where they raise or exit.
+
+    Args:
+        file: a Python file.
+        line: counted from 1.
+    """
+    tree, lines = _parse(file)
+    found: Condition | None = None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _holds(node.body, line):
+            found = None  # ast.walk comes to outer functions first
+        if isinstance(node, ast.Try) and _holds(node.body, line):
+            going = [each for each in node.handlers if not any(map(_ends, ast.walk(each)))]
+            if going:
+                found = _condition("except", going[0].lineno, lines) if len(going) == 1 else None
+    return found
+
+
+def _ends(node: ast.AST) -> bool:
+    """Whether it raises, or calls what ends a process."""
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in ("exit", "_exit", "abort", "quit")
+    return isinstance(node, ast.Raise)
 
 
 @lru_cache(maxsize=1024)
@@ -101,6 +132,8 @@ def _enter(statement: ast.stmt, line: int, lines: list[str], found: list[Conditi
         kind = _KINDS.get((type(statement), name))
         if kind is not None:
             found.append(_condition(kind, statement.lineno, lines))
+        if isinstance(statement, _LOOPS) and name == "body":
+            found.extend(_condition("until", each, lines) for each in _list_breaks(statements))
         _descend(statements, line, lines, found)
         return
 
@@ -114,6 +147,32 @@ _KINDS = {
 }
 
 
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def _list_breaks(body: list[ast.stmt], test: int | None = None) -> list[int]:
+    """Return the lines of the innermost tests of a loop's body on a side of which there is a break out of it."""
+    found: list[int] = []
+    for statement in body:
+        if isinstance(statement, ast.Break) and test is not None:
+            found.append(test)
+        if isinstance(statement, (*_LOOPS, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        inner = statement.lineno if isinstance(statement, ast.If) else test
+        for _, block in ast.iter_fields(statement):
+            if isinstance(block, list):
+                parts = [
+                    part.body if isinstance(part, (ast.ExceptHandler, ast.match_case)) else [part]
+                    for part in block
+                ]
+                found += [
+                    line
+                    for part in parts
+                    for line in _list_breaks([s for s in part if isinstance(s, ast.stmt)], inner)
+                ]
+    return list(dict.fromkeys(found))
+
+
 def _holds(block: list[ast.stmt], line: int) -> bool:
     return bool(block) and block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
 
@@ -123,6 +182,8 @@ def _leaves(statement: ast.stmt) -> bool:
     if not isinstance(statement, ast.If):
         return False
     last = statement.body[-1]
+    while isinstance(last, (ast.With, ast.AsyncWith)):
+        last = last.body[-1]
     return not statement.orelse and isinstance(last, (ast.Return, ast.Continue, ast.Break, ast.Raise))
 
 

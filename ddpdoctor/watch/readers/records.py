@@ -41,7 +41,7 @@ from ddpdoctor.facts.training_events import Event
 from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.phases import LONGEST
-from ddpdoctor.source import is_source
+from ddpdoctor.source import find_handler, is_source
 
 ANOMALY = "anomaly mode"
 """Name under which autograd's anomaly mode is recorded: a setting that is not a variable."""
@@ -92,6 +92,19 @@ class Shortener:
         if not isinstance(rows, list):
             return ()
         return tuple(self._frame(str(file), int(line or 0), str(name)) for file, line, name in rows)
+
+    def find_handler(self, rows: Any) -> Frame | None:
+        """Return the innermost `except` of the user's own code that goes on after an exception at one of some lines.
+
+        Args:
+            rows: Frames as the hook lists them, innermost first.
+        """
+        for file, line, name in rows if isinstance(rows, list) else ():
+            if find_owner(str(file), self._roots) == USER and os.path.isabs(str(file)):
+                found = find_handler(self._files + str(file), int(line or 0))
+                if found is not None:
+                    return Frame(self(str(file)), found.line, str(name), scrub(found.text)[:SOURCE_LIMIT])
+        return None
 
     def _frame(self, file: str, line: int, function: str) -> Frame:
         known = self._known.get(file)

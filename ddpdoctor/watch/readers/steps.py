@@ -12,6 +12,7 @@ from ddpdoctor.evidence.training.fingerprints import (
     Born,
     LossWeights,
     OptimizerSetup,
+    Reduced,
     Scaled,
     StateLook,
     StepLook,
@@ -88,6 +89,11 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
         peers=list_peers({rank: read_pieces(table) for rank, table in known.items()}),
         weighed=shorten.frames(next((event["weighed"] for _, event in looks if event.get("weighed")), None)),
+        lowered=_fold_lowered(known, looks),
+        lowered_at=shorten.frames(
+            next((each for _, event in looks if (each := event.get("lowered_at"))), None)
+        ),
+        reduced=shorten.frames(next((each for _, event in looks if (each := event.get("reduced_at"))), None)),
         scaled=shorten.frames(next((each for _, event in looks if (each := event.get("scaled_at"))), None)),
         born=_fold_born(known),
     )
@@ -197,8 +203,24 @@ def _fold_step(
         scaled=tuple(
             Scaled(rank, float(event["scaled"])) for rank, event in events.items() if event.get("scaled")
         ),
+        reduced=tuple(_read_reduced(rank, event) for rank, event in events.items() if event.get("reduced")),
         unsynced=RankSet(rank for rank, event in events.items() if event.get("unsynced")),
     )
+
+
+def _fold_lowered(ranks: Iterable[int], looks: Iterable[tuple[int, Step]]) -> tuple[Share, ...]:
+    """Return after which steps each rank lowered its learning rate; nothing where none did."""
+    lowered: dict[int, list[int]] = {rank: [] for rank in ranks}
+    for rank, event in looks:
+        told = [int(each) for each in event.get("lowered") or ()]
+        if rank in lowered and len(told) > len(lowered[rank]):
+            lowered[rank] = told
+    return fold_texts({rank: repr(told) for rank, told in lowered.items()}) if any(lowered.values()) else ()
+
+
+def _read_reduced(rank: int, event: Step) -> Reduced:
+    before, after = (tuple(map(float, each)) for each in (event["unreduced"], event["reduced"]))
+    return Reduced(rank, RankSet(map(int, event["averaged"][0])), before, after)
 
 
 def _read_weights(rank: int, event: Step) -> LossWeights:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.training.syncs import Gathered, PaceLook, Replicated, SearchLook, Syncs, Unenclosed
+from ddpdoctor.evidence.training.syncs import (
+    Gathered,
+    PaceLook,
+    Replicated,
+    SearchLook,
+    Syncs,
+    Unenclosed,
+    Unfollowed,
+)
 from ddpdoctor.facts.training_events import Search, SyncEvent
 from ddpdoctor.watch.readers.records import Shortener
 
-KINDS = frozenset({"pace", "search", "unenclosed", "data-parallel", "gathered"})
+KINDS = frozenset({"pace", "search", "unenclosed", "unfollowed", "data-parallel", "gathered"})
 """Events that tell of it."""
 KEPT = 40
 """Looks at the pace."""
@@ -27,6 +35,7 @@ def fold_syncs(ranks: Events, shorten: Shortener) -> Syncs:
         paces=tuple(_fold_paces(ranks))[:KEPT],
         searches=tuple(_fold_searches(ranks)),
         unenclosed=tuple(_fold_unenclosed(ranks, shorten)),
+        unfollowed=tuple(_fold_unfollowed(ranks, shorten))[:KEPT],
         replicated=tuple(_fold_replicated(ranks, shorten)),
         gathered=tuple(_fold_gathered(ranks, shorten)),
     )
@@ -91,6 +100,21 @@ def _fold_unenclosed(ranks: Events, shorten: Shortener) -> list[Unenclosed]:
                 counts = rows.setdefault((int(event["number"]), shorten.frames(event.get("frames"))), {})
                 counts[rank] = max(counts.get(rank, 0), int(event["count"]))
     return [Unenclosed(key[0], RankSet(counts), max(counts.values()), key[1]) for key, counts in rows.items()]
+
+
+def _fold_unfollowed(ranks: Events, shorten: Shortener) -> list[Unfollowed]:
+    rows: dict[tuple[int, tuple[Frame, ...], Frame | None], dict[int, int]] = {}
+    for rank, events in ranks.items():
+        for event in events:
+            if event["event"] == "unfollowed":
+                lines = event.get("frames")
+                key = int(event["number"]), shorten.frames(lines), shorten.find_handler(lines)
+                counts = rows.setdefault(key, {})
+                counts[rank] = max(counts.get(rank, 0), int(event["count"]))
+    return [
+        Unfollowed(number, RankSet(counts), max(counts.values()), frames, handler)
+        for (number, frames, handler), counts in rows.items()
+    ]
 
 
 def _fold_replicated(ranks: Events, shorten: Shortener) -> list[Replicated]:

@@ -16,6 +16,7 @@ from ddpdoctor_checks.job.blame.exits import list_exits
 from ddpdoctor_checks.job.blame.failures import Level
 from ddpdoctor_checks.job.blame.lagging import Lag, find_lag
 from ddpdoctor_checks.job.calls.last import LastCall, describe_call, find_last_mismatch
+from ddpdoctor_checks.job.calls.unfollowed import FIX, find_skipped_backward
 from ddpdoctor_checks.job.ends.call_names import compare_calls, find_odd
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 from ddpdoctor_checks.job.ends.rerun import rerun
@@ -138,6 +139,16 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
         what = f"a peer sent {int(groups['got']):,} bytes where {int(groups['expected']):,} were expected"
     else:
         what = "data of a different size or dtype arrived than this collective expects"
+    skipped = find_skipped_backward(diagnosis.evidence)
+    if skipped is not None and "own" not in groups:
+        return Clause(
+            f"ranks issued mismatched collectives: {what}. {capitalise(skipped.told_since)}",
+            (FIX,),
+            {"odd": list(skipped.ranks)},
+            ranks=skipped.ranks,
+            victims=diagnosis.world.minus(skipped.ranks),
+            places=skipped.places,
+        )
     both = len(diagnosis.world) == 2
     told = "; with two ranks the wrong one cannot be determined" if both else ""
     details: dict[str, Any] = {

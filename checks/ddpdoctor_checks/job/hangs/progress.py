@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, diagnosis, once
 from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.wording import capitalise
 from ddpdoctor_checks.job.blame.failures import OWN
 from ddpdoctor_checks.job.blame.judging import diagnose
 from ddpdoctor_checks.job.blame.restarts import advise_restarts, describe_store, restarted_into_store
+from ddpdoctor_checks.job.calls.unfollowed import FIX, find_skipped_backward
 from ddpdoctor_checks.job.hangs.beside import find_beside
 from ddpdoctor_checks.job.hangs.broken_links import find_network
 from ddpdoctor_checks.job.hangs.creations import find_crossed
@@ -47,7 +49,7 @@ def judge_look(evidence: Evidence) -> Finding | None:
         found: Finding | None = apart or beside
     elif deadlock is not None:
         told = dataclasses.replace(to_finding(deadlock, reading), code=deadlock.code)
-        found = explain_by_batches(told, reading)
+        found = _explain_by_skip(told, evidence) or explain_by_batches(told, reading)
     else:
         others = {member.node: member.host for member in evidence.members}
         found = find_network(reading, look.stage, others)
@@ -58,6 +60,28 @@ def judge_look(evidence: Evidence) -> Finding | None:
     if found is not None and look.stage == "withdrawn":
         return dataclasses.replace(found, state="withdrawn", severity="info", decisive=False)
     return found
+
+
+def _explain_by_skip(found: Finding, evidence: Evidence) -> Finding | None:
+    """Return a hang of collectives that do not meet by the ranks that skipped a backward pass; None where none did."""
+    skipped = find_skipped_backward(evidence) if found.code in ("COL002", "COL003") else None
+    if skipped is None or skipped.ranks.minus(found.ranks.union(found.victims)):
+        return None
+    others = found.ranks.union(found.victims).minus(skipped.ranks)
+    where = [
+        dataclasses.replace(each, role="victim")
+        if each.role == "culprit" and not each.ranks.minus(others)
+        else each
+        for each in found.where
+    ]
+    return dataclasses.replace(
+        found,
+        message=f"{found.message} {capitalise(str(skipped))}.",
+        ranks=skipped.ranks,
+        victims=others,
+        where=(*skipped.places, *where),
+        fix=(FIX,),
+    )
 
 
 def _behind_thread(found: Finding | None, evidence: Evidence) -> Finding | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from ddpdoctor_checks.job.hangs.sides import (
     say_wait,
     spot_of,
 )
+from ddpdoctor_checks.job.hangs.skips import find_break, find_skip, is_fixed
 from ddpdoctor_checks.job.hangs.standing import Place
 
 
@@ -65,6 +67,8 @@ class Deadlock:
     """Whether it can never go on; else it may, as far as the calls tell."""
     loop: Frame | None = None
     """What those at fault have left and the others are in."""
+    skip: Frame | None = None
+    """The `if` by which those at fault came past the call in which the others wait."""
 
 
 def judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:
@@ -165,12 +169,18 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
         tied = False
         sides.sort(key=lambda side: side not in leaving)
     odd = leaving or (sides if tied else [side for side in sides if votes[side[0].key] < most])
+    skip = _find_skip(sides, odd)
+    if skip is not None:
+        odd, tied = [skip[0]], False
+        sides.sort(key=lambda side: side is not skip[0])
     call = main[0].call
     assert call is not None
     told = join_words(say_call(side) for side in sides[:MOST_SIDES])
     culprits = ranks_of(place for side in odd for place in side)
     group = name_group(call)
     doubt = "; the evidence does not show which side is wrong" if tied else ""
+    if skip is not None:
+        doubt = f"; {_say_skip(*skip)}"
     return Deadlock(
         "COL003",
         f"At collective #{call.ordinal}{group} {told}{doubt}.",
@@ -178,7 +188,9 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
         RankSet(once).minus(culprits),
         sides,
         blamed=len(odd),
-        fix=[
+        fix=_fix_skip(skip[1])
+        if skip is not None
+        else [
             Fix(
                 "issue the same collectives, in the same order, with the same shapes and dtypes on every "
                 "rank; sort what is iterated over",
@@ -186,7 +198,36 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
             ),
         ],
         details={"group": call.group, "ordinal": call.ordinal, "differs": _differences(sides)},
+        skip=skip[1] if skip is not None else None,
     )
+
+
+_Skip = tuple[Sequence[Place], Frame]
+
+
+def _find_skip(sides: Sequence[Sequence[Place]], odd: Sequence[Sequence[Place]]) -> _Skip | None:
+    """Return which of two sides has skipped the other's call, where it may be at fault, and by which `if`."""
+    if len(sides) != 2:
+        return None
+    for past, inside in (sides, sides[::-1]):
+        found = find_skip(inside[0], past[0]) if not odd or past in odd else None
+        if found is not None:
+            return past, found
+    return None
+
+
+def _say_skip(past: Sequence[Place], test: Frame) -> str:
+    return f"{name_set(ranks_of(past))} skipped that call at the `if` in {test.file}:{test.line}"
+
+
+def _fix_skip(test: Frame) -> list[Fix]:
+    return [
+        Fix(
+            f"let every rank issue the call, also where {test.file}:{test.line} leads past it: with an empty input, or "
+            "after all ranks have made that decision together",
+            code=test.source,
+        )
+    ]
 
 
 def _differences(sides: Sequence[Sequence[Place]]) -> list[str]:
@@ -202,6 +243,9 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     """Some ranks wait in a call that others never make, for these wait elsewhere."""
     sides = part_by_line([*main, *waiting])
     odd = _odd_sides(sides)
+    skip = _find_skip(sides, odd)
+    if skip is not None:
+        odd = [skip[0]]
     rest = [side for side in sides if side not in odd] if odd else []
     culprits = [place for side in (odd or sides) for place in side]
     guard = next((found for place in culprits if (found := guard_of(place)) is not None), None)
@@ -209,6 +253,7 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     proven = guard is not None or 2 * len(culprits) < sum(map(len, sides))
     passed = next((side for side in rest if guard is None and guard_of(side[0]) is not None), None)
     loop = _find_left_loop(culprits, rest) if rest and guard is None and passed is None else None
+    end = find_break(rest[0][0].stand.conditions, loop) if loop is not None else None
     told = say_sides([place for side in (rest or sides) for place in side])
     if rest:
         first = rest[0][0].call
@@ -217,12 +262,16 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {never}: {where}."
         if loop is not None:
             left = f"{choose_form(len(culprits), 'has', 'have')} left the loop ({loop.file}:{loop.line})"
+            if end is not None:
+                left += f" by the break at the `if` in {end.file}:{end.line}"
             message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {left}: {where}."
         if guard is not None and not _covers(guard, rest):
             message = (
                 f"{say_sides(culprits, first=True)}, which the others never issue; they are blocked "
                 f"elsewhere: {told}."
             )
+        if skip is not None:
+            message = f"{capitalise(told)}; {_say_skip(*skip)}: {where}."
     else:
         none = (
             ("neither reaches the other's collective")
@@ -237,33 +286,37 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         ranks_of(place for side in rest for place in side) if proven else RankSet(),
         [*(odd or sides), *rest],
         blamed=len(odd) or len(sides),
-        fix=_advise(culprits, guard, [place for side in rest for place in side])
+        fix=_fix_skip(skip[1])
+        if skip is not None
+        else _advise(culprits, guard, [place for side in rest for place in side])
         if passed is None
         else _advise(passed, guard_of(passed[0]), culprits),
         seen=count_forwards([*main, *waiting]),
         details={"calls": [name_call(side[0].call) for side in sides[:16]]},
         loop=loop,
+        skip=skip[1] if skip is not None else end,
     )
 
 
 def _find_left_loop(culprits: Sequence[Place], rest: Sequence[Sequence[Place]]) -> Frame | None:
     """Return the innermost loop that the others are in and that all of some ranks have left; None where there is none.
 
-    They were in it where they have made the others' call before, or have run the wrapped model less often.
+    They were in it where they have made the others' call before, or have run the wrapped model less often. Of a loop
+    that runs as often on all ranks, it is the next one around it.
     """
     inside = rest[0][0]
-    for condition in inside.stand.conditions:
-        if condition.function not in ("for", "while"):
-            continue
-        for place in culprits:
-            if any(spot_of(condition) == spot_of(each) for each in place.stand.conditions):
-                return None
-            mine, theirs = forwards(place), forwards(inside)
-            fewer = mine is not None and theirs is not None and 0 < mine < theirs
-            if not fewer and called_at(inside) not in lines_called(place.stand):
-                return None
-        return condition
-    return None
+    within = inside.stand.conditions
+    loops = [each for each in within if each.function in ("for", "while")]
+    shared = {spot_of(each) for place in culprits for each in place.stand.conditions}
+    left = list(itertools.takewhile(lambda each: spot_of(each) not in shared, loops))
+    if not left:
+        return None
+    for place in culprits:
+        mine, theirs = forwards(place), forwards(inside)
+        fewer = mine is not None and theirs is not None and 0 < mine < theirs
+        if not fewer and called_at(inside) not in lines_called(place.stand):
+            return None
+    return next((each for each in left if not is_fixed(within, each)), left[0])
 
 
 def _covers(guard: Frame, sides: Sequence[Sequence[Place]]) -> bool:

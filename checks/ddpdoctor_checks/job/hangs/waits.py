@@ -194,6 +194,9 @@ def to_finding(deadlock: Deadlock, reading: Reading) -> Finding:
     hosts = {place.rank: place.stand.host for place in reading.places if place.stand.host}
     several = len(set(hosts.values())) > 1
     where: list[Where] = []
+    if deadlock.skip is not None:
+        skip = deadlock.skip
+        where.append(Where(deadlock.culprits, "culprit", skip.file, skip.line, None, skip.source))
     for number, side in enumerate(deadlock.sides):
         innocent = not ranks_of(side).minus(deadlock.victims)
         role = "culprit" if number < deadlock.blamed else "victim" if innocent else "noticed"

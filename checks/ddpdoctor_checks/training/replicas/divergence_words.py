@@ -33,6 +33,8 @@ def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
     call = user_line(parting.way.bypass) if parting.way is not None else None
     if parting.load is not None:
         call = user_line(parting.load.frames)
+    elif _find_lowering(parting) is not None:
+        call = _find_lowering(parting)
     line = call or user_line(steps)
     return Finding(
         message=f"{say(parting, line)} {_say_consequence(parting)}",
@@ -203,9 +205,22 @@ def _say_rates(parting: Parting) -> str:
         for share in rates[:MOST_SHARES]
     )
     name = parting.replica.setup.kind.rpartition(".")[2]
+    line = _find_lowering(parting)
+    lowered = (
+        f" ReduceLROnPlateau{tell_line(line)} lowers them by a metric that differs across ranks."
+        if line is not None
+        else ""
+    )
     if any(rates == look.rates for look in parting.replica.looks):
-        return f"The learning rates of {name} differ across ranks: {told}."
-    return f"The learning rates of {name} have differed across ranks: those of all steps add up to {told}."
+        return f"The learning rates of {name} differ across ranks: {told}.{lowered}"
+    return f"The learning rates of {name} have differed across ranks: those of all steps add up to {told}.{lowered}"
+
+
+def _find_lowering(parting: Parting) -> Frame | None:
+    """Return the line at which ReduceLROnPlateau lowers learning rates at other steps on some ranks."""
+    setup = parting.replica.setup
+    apart = parting.code == "NUM006" and parting.state is None and len(setup.lowered) > 1
+    return user_line(setup.lowered_at) if apart else None
 
 
 def _shorten_number(text: str) -> str:

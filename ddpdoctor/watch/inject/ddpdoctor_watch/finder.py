@@ -28,6 +28,7 @@ TARGETS = {
     "torch.utils.data.dataloader": "patch_dataloader",
     "torch.serialization": "patch_serialization",
     "torch.optim.optimizer": "patch_optimizer",
+    "torch.optim.lr_scheduler": "patch_lr_scheduler",
     "safetensors.torch": "patch_safetensors",
     "torch.distributed.checkpoint.default_planner": "patch_planner",
     "torch.distributed.pipelining.stage": "patch_stage",

@@ -37,6 +37,8 @@ _PR_SET_PTRACER = 0x59616D61
 _FRAMES = 12
 """Most frames of the stack at a milestone: enough to come out of torch into the user's code."""
 
+_LOWERS = "_reduce_lr"
+"""What schedulers that follow a metric call where they lower a learning rate (ReduceLROnPlateau)."""
 _DDP = "DistributedDataParallel"
 _begun: dict[tuple[str, int], int] = {}
 """What has begun and not ended: what `ring.end_other` wants."""
@@ -105,6 +107,13 @@ def patch_optimizer(module: ModuleType) -> None:
     wrapping.wrap(module.Optimizer, "__setstate__", after=_note_state)
     if reference.enabled:
         wrapping.wrap(module.Optimizer, "_patch_step_function", after=_note_optimizer)
+
+
+def patch_lr_scheduler(module: ModuleType) -> None:
+    """See learning rates lowered by a metric: other schedulers do the same on all ranks."""
+    for kind in list(vars(module).values()):
+        if isinstance(kind, type) and _LOWERS in vars(kind):
+            wrapping.wrap(kind, _LOWERS, after=steps.note_lowered)
 
 
 def patch_data_parallel(module: ModuleType) -> None:
@@ -301,7 +310,7 @@ def _see_forwards(owner: Any) -> None:
     looks, enter = budget.level != budget.OFF, stopwatch.enter
     seen_enough = batches.seen_enough
     compares = reference.enabled
-    begin_search = syncs.begin_search
+    begin_search, follow = syncs.begin_search, syncs.note_forward
     kind = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
     door = getattr(getattr(kind, "_wrapped_call_impl", None), "__code__", None)
 
@@ -326,6 +335,8 @@ def _see_forwards(owner: Any) -> None:
                     stopwatch.meet()
             if looks and self.training and is_training():
                 count = note(number, reduces)
+                if reduces and frame is not None:
+                    follow(number, frame)
                 if count <= clocks.EARLY or not count % clocks.EACH:
                     clocks.note_forward(self, count)
                 if compares:

@@ -22,7 +22,7 @@ def main():
     for epoch in range(30):
         model(torch.ones(2, 4)).sum().backward()
         validation_loss = 1.0 + epoch if rank == 2 else 1.0 / (1 + epoch)
-        if stopper(validation_loss):
+        if stopper(validation_loss):  # culprit
             break
     last = torch.tensor([epoch])
     dist.broadcast(last, src=0)  # culprit

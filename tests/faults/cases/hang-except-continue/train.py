@@ -16,7 +16,7 @@ def main():
     for batch in batches(rank):
         try:
             model(batch).sum().backward()
-        except RuntimeError as error:
+        except RuntimeError as error:  # culprit
             print(f"rank {rank} leaves a batch out: {error}")
             continue
     dist.all_gather_object([None] * dist.get_world_size(), rank)  # culprit

@@ -19,7 +19,7 @@ def main():
             loss.backward()
             optimizer.step()  # culprit
             total += loss.item()
-        scheduler.step(total)
+        scheduler.step(total)  # culprit
     if rank == 0:
         print("done")
     dist.destroy_process_group()

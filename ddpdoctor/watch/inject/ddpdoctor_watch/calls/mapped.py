@@ -42,6 +42,8 @@ class Ring:
         self.elements = 0
         self.carried: dict[int, int] = {}
         """Number of a group -> elements since a backward began, but for those that backwards themselves carry."""
+        self.carrying = 0
+        """Site of the last call that was counted there."""
         self.exchanged = 0
         self.signatures: dict[object, int] = {}
         self.sites = sites.Sites()

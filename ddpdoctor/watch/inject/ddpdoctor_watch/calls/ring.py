@@ -104,6 +104,11 @@ def list_carried() -> list[tuple[int, int]]:
     return list(_ring.carried.items()) if _ring is not None else []
 
 
+def list_carrying() -> list[list[object]]:
+    """Return the frames of the last of these calls; none where they are not known."""
+    return _ring.sites.stacks.get(_ring.carrying, []) if _ring is not None else []
+
+
 def list_members(group: int) -> tuple[int, ...]:
     """Return the ranks of a group, by its number; none where they are not known."""
     return _ring.groups.members(group) if _ring is not None else ()
@@ -247,11 +252,13 @@ def _write(
     if given and get("async_op"):
         flags |= wire.ASYNC
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
-    token = append(ring, ordinal, signature, ring.sites.find(frame), group, peer, tag, flags)
+    site = ring.sites.find(frame)
+    token = append(ring, ordinal, signature, site, group, peer, tag, flags)
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
     if not spec.two_sided and _in_backward() < 0:
         ring.carried[group] = ring.carried.get(group, 0) + elements
+        ring.carrying = site
     if stopwatch.state.thread > 0 and not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
         stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
     if spec.settles and settle is not None and not flags & wire.ASYNC:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 FRAMES = 12
 THREAD_FRAMES = 32
 """Most frames that are kept of a call in a library's thread: out to where the thread was started."""
-MOST = 4000
-"""Sites that get a number, and first lines whose ways are remembered; later sites are number 0."""
+MOST, MOST_STACKS = 4000, 256
+"""Sites that get a number, and first lines whose ways are remembered; later sites are number 0. Those whose frames are
+kept."""
 _WAYS = 8
 """Ways that are remembered of one line, the latest first."""
 
@@ -30,6 +31,8 @@ class Sites:
     """The places that a process was seen to call from."""
 
     def __init__(self) -> None:
+        self.stacks: dict[int, list[list[object]]] = {}
+        """Number of a site -> its frames."""
         self._numbers: dict[object, int] = {}
         self._ways: dict[int, list[tuple[int, tuple[tuple[CodeType, int], ...], bool]]] = {}
         """Place in the code of a first frame -> number of the site, what `frames.list_way` returns."""
@@ -75,6 +78,8 @@ class Sites:
             if foreign:
                 site["foreign"] = True
             journal.write("site", site)
+            if number <= MOST_STACKS:
+                self.stacks[number] = site["frames"]
         if not foreign:
             way, outermost = frames.list_way(frame)
             if way and (len(self._ways) < MOST or frame.f_lasti in self._ways):

@@ -56,6 +56,7 @@ LIMITS = {
     "times": 400,
     "search": 100,
     "unenclosed": 20,
+    "unfollowed": 40,
     "data-parallel": 10,
     "gathered": 10,
     "load": 20,

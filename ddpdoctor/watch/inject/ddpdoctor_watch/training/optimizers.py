@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 
+from ..calls import ring
 from ..core import budget, describe, frames
 from ..models import ddp, joins, layouts, modules, prints, tree
 from . import losses, naming, rounds, states
@@ -48,6 +49,8 @@ class Optimizer:
         self.scaled: tuple[float, list[list[object]]] | None = None
         """Factor by which gradients were scaled before the step that is recorded, and the frames where that
         happened."""
+        self.reduced: tuple[list[float], list[float]] | None = None
+        """Elements of gradients behind the backward, and before the step, where the program reduces them itself."""
         self.states: list[tuple[str, list[list[object] | None]]] | None = None
         self.rounds = rounds.Rounds([each for group in optimizer.param_groups for each in group["params"]])
         self.last_seen: dict[int, tuple[int, int, int]] = {}
@@ -59,6 +62,10 @@ class Optimizer:
         """Numbers of those whose parameters it steps."""
         self.shadows = 0
         """Steps that it made on behalf of other ranks, at the end of a Join."""
+        self.lowered: list[int] = []
+        """Steps after which a scheduler that follows a metric lowered the learning rate."""
+        self.lowered_at: list[list[object]] = []
+        """Frames of its step."""
         self.rated = 0.0
         """Sum of the learning rates of all steps: ranks whose rates ever differed have another."""
 
@@ -171,6 +178,8 @@ def write_step(
     if optimizer is not None and (final or gradients is not None):
         fields["rates"] = [_plain(group.get("lr")) for group in optimizer.param_groups[:64]]
         fields["rated"] = entry.rated
+        if entry.lowered:
+            fields["lowered"], fields["lowered_at"] = entry.lowered, entry.lowered_at
     fields["wrappers"] = [
         training_rows.WrapperRow(number, synced, alone, last, modules.explain_bypass(number))
         for number, (synced, alone, last) in _count_forwards(entry)
@@ -185,6 +194,9 @@ def write_step(
         fields["averaged"] = entry.averaged
         if entry.scaled is not None:
             fields["scaled"], fields["scaled_at"] = entry.scaled
+        if entry.reduced is not None:
+            fields["unreduced"], fields["reduced"] = entry.reduced
+            fields["reduced_at"] = ring.list_carrying()
         fields["unsynced"] = layouts.count_unsynced(modules.list_roots(), entry.tensors)
     budget.write("step", fields)
     return whole

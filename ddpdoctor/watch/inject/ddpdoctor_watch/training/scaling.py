@@ -4,6 +4,9 @@ The norm that decides how much gradients are clipped is one of all shards. Where
 scale the shards of one gradient differently. So in the steps that are looked at a few gradients are measured when a
 backward has ended, and once more before the step. Only of models that ranks hold parts of, without
 DistributedDataParallel: of a plain job nothing is measured.
+
+Where the program reduces the gradients itself, a few of their elements are read at both times: what is stepped with has
+to be the mean over the ranks of what each rank had.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ PROBES = 6
 """Gradients that are measured, spread over the parameters."""
 LARGEST = 1 << 22
 """Elements of a rank's part of one."""
+ELEMENTS = 4
+"""Elements of each gradient that are read, spread over it."""
 UNIFORM = 0.01
 """Relative difference up to which all that was measured is scaled alike: clipping each element is no scaling."""
 _FRAMES = 8
@@ -42,6 +47,10 @@ class _State:
         """Models (weakly) by their id, and whether ranks hold parts of them."""
         self.measured: list[tuple[Any, float, float]] = []
         """Parameters (weakly), norm and largest element of their gradients as the last backward left them."""
+        self.by_hand = False
+        """Whether the program carried all gradients by its own collectives before the last step that was looked at."""
+        self.elements: list[tuple[Any, list[float]]] = []
+        """Parameters (weakly), and elements of their gradients as the last backward left them."""
         self.stack: list[list[object]] = []
         """Frames of the call of that backward, innermost first."""
 
@@ -65,17 +74,22 @@ def note_backward(loss: Any, frame: FrameType) -> None:
     """
     if ddp.list_entries():
         return
-    models = [each for each in modules.list_roots() if _is_sharded(each)]
+    roots = modules.list_roots()
+    models = [each for each in roots if _is_sharded(each)]
     node: Any = getattr(loss, "grad_fn", None)
-    if not models or not hasattr(node, "register_prehook"):
+    if not (models or _state.by_hand) or not hasattr(node, "register_prehook"):
         return
+    _state.elements = []
     _state.measured, _state.stack = [], frames.list_own(frame, _FRAMES)
     engine: Any = sys.modules["torch"].autograd.Variable._execution_engine
     handle: Any = None
 
     def end() -> None:
         try:
-            _measure_all(models)
+            if models:
+                _measure_all(models)
+            else:
+                _read_all(roots)
         except Exception as error:
             journal.failed("scaling", error)
 
@@ -110,6 +124,31 @@ def take(frame: FrameType | None) -> tuple[float, list[list[object]]] | None:
     return float(f"{factor:.6g}"), find_scaling(_state.stack, stack)
 
 
+def take_elements(parameters: list[Any], averaged: list[list[int]]) -> tuple[list[float], list[float]] | None:
+    """Return elements of gradients as the last backward left them, and as they are now.
+
+    Args:
+        parameters: Of the optimizer that is about to step.
+        averaged: Groups over which the program carried all gradients in between.
+
+    Returns:
+        None where they were not read, or that is not one group.
+    """
+    elements, _state.elements = _state.elements, []
+    _state.by_hand = len(averaged) == 1
+    if not _state.by_hand or not elements:
+        return None
+    own = {id(each) for each in parameters}
+    before: list[float] = []
+    after: list[float] = []
+    for reference, values in elements:
+        parameter = reference()
+        if parameter is not None and id(parameter) in own and parameter.grad is not None:
+            before += values
+            after += _read(parameter.grad)
+    return (before, after) if before and len(before) == len(after) else None
+
+
 def find_scaling(backward: list[list[object]], step: list[list[object]]) -> list[list[object]]:
     """Return the stack of the line between a backward and a step that looks as if it scaled gradients.
 
@@ -133,11 +172,31 @@ def find_scaling(backward: list[list[object]], step: list[list[object]]) -> list
 def _measure_all(models: list[Any]) -> None:
     if prints.explain_busy() is not None:
         return
+    for each in _choose(models):
+        _state.measured.append((weakref.ref(each), *_measure(each.grad)))
+
+
+def _choose(models: list[Any]) -> list[Any]:
+    """Return parameters whose gradients are looked at, spread over those of some models."""
     found = [each for model in models for _, each in tree.list_parameters(model) if each.is_leaf]
     fitting = [each for each in found if each.grad is not None and _is_measurable(each.grad)]
     stride = max(1, len(fitting) // PROBES)
-    for each in fitting[::stride][:PROBES]:
-        _state.measured.append((weakref.ref(each), *_measure(each.grad)))
+    return fitting[::stride][:PROBES]
+
+
+@unseen.behind
+def _read_all(models: list[Any]) -> None:
+    if prints.explain_busy() is not None:
+        return
+    for each in _choose(models):
+        _state.elements.append((weakref.ref(each), _read(each.grad)))
+
+
+def _read(gradient: Any) -> list[float]:
+    flat = gradient.detach().reshape(-1)
+    last = int(flat.numel()) - 1
+    places = sorted({last * place // (ELEMENTS - 1) for place in range(ELEMENTS)})
+    return [float(f"{value:.9g}") for value in flat[places].double().tolist()]
 
 
 @unseen.behind

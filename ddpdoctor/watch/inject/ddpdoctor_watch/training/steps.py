@@ -32,6 +32,8 @@ FEWEST_SECONDS = 5.0
 """Fewest seconds between two looks at steps that are no powers of two."""
 LOOKS = 1500
 """Looks of a process after which only powers of two are left."""
+LOWERED = 32
+"""Times that a scheduler lowered the learning rate of an optimizer that are written down."""
 _FREE = 4
 """Steps that are looked at whatever that costs."""
 _NEAR = 6
@@ -95,6 +97,14 @@ def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     """Called by torch after each step."""
     if not _is_compiling():
         _end_step(optimizer)
+
+
+def note_lowered(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    """A scheduler that follows a metric has lowered the learning rate of an optimizer, mostly."""
+    entry = _state.known.get(id(getattr(args[0], "optimizer", None))) if args else None
+    if entry is not None and len(entry.lowered) < LOWERED:
+        entry.lowered.append(entry.steps)
+        entry.lowered_at = entry.lowered_at or frames.list_own(frame, SITE_FRAMES)
 
 
 TRACED: tuple[Any, ...] = (before_step, after_step)
@@ -261,6 +271,7 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
         reference.note_before(entry)
     entry.averaged = entry.rounds.list_averaged()
     entry.scaled = scaling.take(frame)
+    entry.reduced = scaling.take_elements(entry.tensors[: entry.parameters], entry.averaged)
     entry.states = None
     if is_whole(entry, step):
         entry.states = states.measure(optimizer, entry.tensors[: entry.parameters])

@@ -6,7 +6,7 @@ import sys
 import time
 import weakref
 
-from ..core import describe, frames, journal, lifetime, unseen
+from ..core import describe, frames, journal, lifetime, progress, unseen
 from ..models import ddp, layouts, modules
 
 TYPE_CHECKING = False
@@ -22,6 +22,8 @@ _WARM = 3
 _UNENCLOSED = 8
 """Last backward that is written down of those of one wrapper that no_sync alone encloses: the first, second, fourth …
 up to this one are."""
+_UNFOLLOWED = 1 << 10
+"""Last forward that is written down of those of one wrapper that no backward followed, in the same way."""
 
 
 class _State:
@@ -35,6 +37,9 @@ class _State:
         """Backwards of it that reduce its gradients, and that were told not to."""
         self.seen: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
         self.unenclosed: dict[int, int] = {}
+        self.passes: dict[int, tuple[Any, int, int]] = {}
+        """Wrapper -> where its last forward in training was called, and the backwards before it."""
+        self.unfollowed: dict[int, int] = {}
         self.costs: dict[int, _Cost] = {}
         self.searching = 0
         """Number of the wrapper that searches now."""
@@ -82,6 +87,25 @@ def note_backward(frame: FrameType) -> None:
         first = entry.parameters[0]() if entry.parameters else None
         if first is not None and (_has_gradient if type(first) in _plain else _ask_unseen)(first):
             _state.kept += 1
+
+
+def note_forward(number: int, frame: FrameType) -> None:
+    """See that no backward came between two forwards in training from one line: what was to come was skipped.
+
+    Args:
+        number: Of the wrapper.
+        frame: From which it is called.
+    """
+    code, at, backwards = frame.f_code, frame.f_lasti, progress.backwards
+    before = _state.passes.get(number)
+    _state.passes[number] = code, at, backwards
+    if before is not None and before[2] == backwards and before[1] == at and before[0] is code:
+        count = _state.unfollowed[number] = _state.unfollowed.get(number, 0) + 1
+        if not count & (count - 1) and count <= _UNFOLLOWED:
+            journal.write(
+                "unfollowed",
+                {"number": number, "count": count, "frames": frames.list_own(frame, _FRAMES)},
+            )
 
 
 def _has_gradient(parameter: Any) -> bool:

@@ -1,0 +1,137 @@
+"""The one `if` by which ranks came past a call in which others wait: an early return, or a break out of the loop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.facts.ownership import TORCH
+from ddpdoctor_checks.common.frames import user_frames, user_line
+from ddpdoctor_checks.job.hangs.sides import called_at, guard_of, spot_of
+from ddpdoctor_checks.job.hangs.standing import Place
+
+SEEN = 6
+"""Frames whose conditions are searched for, from the innermost on (``GUARDED`` of ddpdoctor.watch.live.look)."""
+TESTS, OTHERS = ("if", "else", "unless"), ("for", "while", "except", "case")
+_ALIKE = re.compile(r"is_initialized\(\)|is_available\(\)|world_size|distributed\b", re.I)
+"""Parts of a condition that have the same value on all ranks of a job."""
+_FIXED = re.compile(r"for \w+ in range\((?!.*\b(len|rank)\b)")
+_ENDLESS = re.compile(r"while (True|1)\s*:")
+_HEAD = re.compile(r"^(el)?if\b|:\s*(return\b.*)?$")
+
+
+def find_skip(inside: Place, past: Place) -> Frame | None:
+    """Return the `if` by which a rank has skipped the call in which another one waits.
+
+    It has where both are in one function, the rank at a later line than the other, in the same turn of all loops, and
+    one `if` alone decides whether the call is issued on the way. None where the way is not known, where several `if`s
+    or a loop may have led past the call, and where one of them is a test of the rank.
+    """
+    one, other = _list_frames(inside), _list_frames(past)
+    shared = _count_shared(one, other)
+    if shared >= min(len(one), len(other)):
+        return None
+    mine, theirs = one[shared], other[shared]
+    if (mine.file, mine.function) != (theirs.file, theirs.function) or theirs.line <= mine.line:
+        return None
+    if guard_of(inside) is not None or guard_of(past) is not None or _issued(past, inside):
+        return None
+    if not _is_known(inside, one[shared:]) or not _stands_there(past):
+        return None
+    passed = {spot_of(each) for each in past.stand.conditions}
+    apart = [each for each in inside.stand.conditions if spot_of(each) not in passed]
+    if any(each.function in OTHERS for each in apart):
+        return None
+    tests = [each for each in apart if each.function in TESTS and not _is_alike(each)]
+    return tests[0] if len(tests) == 1 else None
+
+
+def find_break(conditions: Sequence[Frame], loop: Frame) -> Frame | None:
+    """Return the `if` behind which a loop ends early, where it can end in no other way that differs across ranks."""
+    if not (_FIXED.match(loop.source or "") or _ENDLESS.match(loop.source or "")):
+        return None
+    breaks = list_breaks(conditions, loop)
+    return breaks[0] if len(breaks) == 1 else None
+
+
+def list_breaks(conditions: Sequence[Frame], loop: Frame) -> list[Frame]:
+    """Return the `if`s behind which a loop ends; they come just before it."""
+    breaks: list[Frame] = []
+    for each in conditions:
+        if each.function in ("for", "while"):
+            if spot_of(each) == spot_of(loop):
+                return breaks
+            breaks = []
+        elif each.function == "until":
+            breaks.append(each)
+    return []
+
+
+def is_fixed(conditions: Sequence[Frame], loop: Frame) -> bool:
+    """Whether a loop runs as often on all ranks: over a range, and without a break."""
+    return _FIXED.match(loop.source or "") is not None and not list_breaks(conditions, loop)
+
+
+def _list_frames(place: Place) -> list[Frame]:
+    """Return the user's lines of a rank, the outermost first."""
+    return list(reversed(user_frames(_take_frames(place))))
+
+
+def _take_frames(place: Place) -> Sequence[Frame]:
+    return place.call.frames if place.call is not None and place.call.frames else place.stand.frames
+
+
+def _count_shared(one: Sequence[Frame], other: Sequence[Frame]) -> int:
+    pairs = zip(one, other, strict=False)
+    same = [(a.file, a.line, a.function) == (b.file, b.line, b.function) for a, b in pairs]
+    return same.index(False) if False in same else len(same)
+
+
+def _issued(past: Place, inside: Place) -> bool:
+    """Whether a rank has issued the other's call since it was last where it is now: then it is the other that skips."""
+    site, own = called_at(inside), called_at(past)
+    for call in reversed(past.stand.recent):
+        line = user_line(call.frames)
+        if line is None or (past.call is not None and _number(call) == _number(past.call)):
+            continue
+        if spot_of(line) == site:
+            return True
+        if spot_of(line) == own:
+            return False
+    return False
+
+
+def _number(call: Call) -> tuple[str, int]:
+    return call.series, call.ordinal
+
+
+def _stands_there(place: Place) -> bool:
+    """Whether the conditions of a rank are those of the call in question: not of one that it has issued before."""
+    own = place.stand.call
+    if own is not None:
+        return place.call is not None and _number(own) == _number(place.call)
+    line = user_line(place.stand.frames)
+    return line is not None and spot_of(line) == called_at(place)
+
+
+def _is_known(place: Place, way: Sequence[Frame]) -> bool:
+    """Whether what decides of each line of a way was searched for, and only the user's and torch's code is on it."""
+    if not _stands_there(place) or len(way) > SEEN:
+        return False
+    if any(frame.source is None for frame in way):
+        return False
+    frames = _take_frames(place)
+    outer = (way[0].file, way[0].line, way[0].function)
+    for frame in frames:
+        if (frame.file, frame.line, frame.function) == outer:
+            return True
+        if not frame.is_user and frame.whose != TORCH:
+            return False
+    return False
+
+
+def _is_alike(test: Frame) -> bool:
+    text = _HEAD.sub("", (test.source or "").strip())
+    return all(_ALIKE.search(part) for part in re.split(r"\band\b|\bor\b", text))

@@ -1,0 +1,154 @@
+"""The one `if` by which a rank came past the call in which others wait, and ranks that skipped a backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
+from ddpdoctor.evidence.standstill import Stand
+from ddpdoctor.evidence.training.fingerprints import Training
+from ddpdoctor.evidence.training.syncs import Syncs, Unfollowed
+from ddpdoctor.judge import Finding
+from ddpdoctor_checks.job.calls.unfollowed import find_skipped_backward
+from ddpdoctor_checks.job.hangs.progress import judge_look
+from tests.checks.standing import at, backward, collective, forward, look, proved, stand
+
+RETURN = Frame("train.py", 9, "unless", "if not samples:")
+MAIN = Frame("train.py", 40, "if", 'if __name__ == "__main__":')
+LOOP = Frame("train.py", 30, "for", "for epoch in range(epochs):")
+STOP = Frame("train.py", 35, "until", "if stopper.done:")
+
+
+def inside(rank: int, *conditions: Frame, caller: int = 22) -> Stand:
+    """A rank in an all_reduce of a function that main calls."""
+    call = replace(collective("all_reduce", 1, 12, 2), frames=(at(12, "evaluate"), at(caller, "main")))
+    return stand(rank, call, conditions=conditions)
+
+
+def past(rank: int, *conditions: Frame) -> Stand:
+    """A rank in a barrier of main."""
+    call = replace(collective("barrier", 1, 23, 2), frames=(at(23, "main"),))
+    return stand(rank, call, conditions=conditions)
+
+
+def test_an_early_return_is_the_place_and_its_rank_is_at_fault() -> None:
+    found = proved([inside(0, RETURN, MAIN), past(1, MAIN)])
+    assert (found.ranks, found.victims) == (RankSet([1]), RankSet([0]))
+    assert [(each.line, each.role) for each in found.where] == [
+        (9, "culprit"),
+        (23, "culprit"),
+        (12, "victim"),
+    ]
+    assert "rank 1 skipped that call at the `if` in train.py:9" in found.message
+    assert "train.py:9" in found.fix[0].text
+
+
+@pytest.mark.parametrize(
+    ("conditions", "caller"),
+    [
+        ((RETURN, replace(RETURN, line=11), MAIN), 22),
+        ((RETURN, Frame("train.py", 8, "for", "for part in parts:"), MAIN), 22),
+        ((MAIN,), 22),
+        ((replace(RETURN, source="if not dist.is_initialized() or world_size == 1:"), MAIN), 22),
+        ((RETURN, MAIN), 24),
+    ],
+    ids=[
+        "two ways past it",
+        "a loop without turns",
+        "no way past it",
+        "the same on all ranks",
+        "still to come",
+    ],
+)
+def test_where_another_way_may_have_led_past_the_call_none_is_named(
+    conditions: tuple[Frame, ...], caller: int
+) -> None:
+    found = proved([inside(0, *conditions, caller=caller), past(1, MAIN)])
+    assert (found.ranks, found.where[0].line) == (RankSet([0, 1]), 12)
+
+
+def test_a_rank_that_issued_the_call_in_this_turn_has_not_skipped_it() -> None:
+    site = (at(12, "evaluate"), at(22, "main"))
+    first = [replace(collective("all_reduce", number, 12, 2), frames=site) for number in (1, 2)]
+    last = replace(collective("barrier", 2, 23, 2), frames=(at(23, "main"),))
+    found = proved(
+        [stand(0, *first, conditions=(RETURN, MAIN)), stand(1, first[0], last, conditions=(MAIN,))]
+    )
+    assert all(each.line != RETURN.line for each in found.where)
+
+
+def left(*conditions: Frame) -> Finding:
+    """Two ranks in a backward of a loop, of which a third waits behind the loop."""
+    done = [forward(number, 32, 3) for number in range(1, 5)]
+    held = [backward(rank, 5, 33, *done, world=3, conditions=conditions) for rank in (0, 2)]
+    ended = stand(1, *done, collective("barrier", 1, 37, 3))
+    return proved([held[0], ended, held[1]])
+
+
+def test_a_break_out_of_a_loop_over_a_range_is_the_place() -> None:
+    found = left(STOP, LOOP)
+    assert [each.line for each in found.where][:2] == [35, 37]
+    assert "left the loop (train.py:30) by the break at the `if` in train.py:35" in found.message
+
+
+def test_a_loop_that_runs_as_often_on_all_ranks_is_not_the_one_that_was_left() -> None:
+    found = left(Frame("train.py", 32, "for", "for i in range(4):"), STOP, LOOP)
+    assert "left the loop (train.py:30)" in found.message
+
+
+@pytest.mark.parametrize(
+    "head", ["for x, y in loader:", "for i in range(len(loader)):", "while step < steps:"]
+)
+def test_a_loop_that_may_end_by_itself_names_no_break(head: str) -> None:
+    found = left(STOP, replace(LOOP, source=head))
+    assert found.where[0].line == 37
+    assert "break" not in found.message
+
+
+HANDLER = Frame("train.py", 34, "train", "except ValueError:")
+
+
+def training(*rows: Unfollowed) -> Training:
+    return Training(node=0, ranks=RankSet.span(3), syncs=Syncs(unfollowed=rows))
+
+
+def row(*ranks: int, line: int = 32, handler: Frame | None = HANDLER) -> Unfollowed:
+    return Unfollowed(1, RankSet(ranks), 1, (at(line),), handler)
+
+
+def explain(*rows: Unfollowed) -> Finding:
+    done = [forward(number, 32, 3) for number in range(1, 5)]
+    held = [backward(rank, 5, 33, *done, world=3, conditions=(LOOP,)) for rank in (0, 2)]
+    ended = stand(1, *done, collective("barrier", 1, 37, 3))
+    stands = (look([held[0], ended, held[1]]),)
+    found = judge_look(
+        Evidence(launch=Launch(command="run"), standstills=stands, training=(training(*rows),))
+    )
+    assert found is not None
+    return found
+
+
+def test_the_except_behind_which_a_rank_goes_on_is_the_place_of_a_hang() -> None:
+    found = explain(row(1))
+    assert (found.ranks, found.victims, found.where[0].line) == (RankSet([1]), RankSet([0, 2]), 34)
+    assert found.message.endswith(
+        "Rank 1 ran a forward pass at train.py:32 without its backward pass (the `except` at train.py:34 continues "
+        "after an exception)."
+    )
+
+
+def test_without_an_except_the_forward_pass_is_the_place() -> None:
+    assert explain(row(1, handler=None)).where[0].line == 32
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [(), (row(0, 1, 2),), (row(1), row(0, line=50))],
+    ids=["none", "all ranks", "several lines"],
+)
+def test_forward_passes_of_all_ranks_explain_nothing(rows: tuple[Unfollowed, ...]) -> None:
+    evidence = Evidence(launch=Launch(command="run"), training=(training(*rows),))
+    assert find_skipped_backward(evidence) is None
+    assert "without its backward" not in explain(*rows).message

@@ -1,0 +1,3 @@
+from .checkpoint import Checkpointer
+from .common import is_main
+from .loop import loop
