@@ -249,7 +249,20 @@ class Objects:
         if found is not None:
             return found
         made = self._find_class(call.func, scope)
-        return self.method(made, "__init__") if made is not None else None
+        if made is not None:
+            return self.method(made, "__init__")
+        owner = self._made_here(call.func.value, scope) if isinstance(call.func, ast.Attribute) else None
+        return self.method(owner, call.func.attr) if owner is not None else None
+
+    def _made_here(self, node: ast.expr, scope: Scope) -> Scope | None:
+        """Return the class of ``Runner()`` and of a variable bound to that alone; callers are asked for nothing."""
+        home = scope
+        if isinstance(node, ast.Name):
+            home, values = scope.lookup(node.id) or (scope, [])
+            if len(values) != 1:
+                return None
+            node = values[0]
+        return self._find_class(node.func, home) if isinstance(node, ast.Call) else None
 
 
 def _find_container(target: ast.expr, head: ast.expr, name: str) -> tuple[ast.expr, bool] | None:
