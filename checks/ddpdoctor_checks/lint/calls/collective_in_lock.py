@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
@@ -40,7 +41,8 @@ def find_collectives_in_locks(trace: Trace, files: Files) -> Iterator[SourceFact
             continue
         operation = name_collective(call, step.scope, files)
         operation = operation or ("DistributedDataParallel" if is_wrapper(call, step.scope, files) else None)
-        if operation is None or ways.may_be_of_some(step) or _is_by_rank(lock, ways):
+        others = replace(step, guards=tuple(each for each in step.guards if each is not lock))
+        if operation is None or ways.may_be_of_some(others) or _is_by_rank(lock, ways):
             continue
         told.add(lock.test)
         beside = RelatedPlace("noticed", lock.scope.place(lock.test))
