@@ -13,6 +13,7 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.walking import find_argument, own_nodes
 from ddpdoctor.source.training.train_loops import TrainingLoop, is_backward, is_step, reach, training_loops
+from ddpdoctor.source.training.wraps import reduces_by_hand
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 DEEPEST = 3
@@ -44,7 +45,7 @@ def find_shifted_steps(files: Files) -> Iterator[SourceFact]:
         if not isinstance(loop.node, ast.For):
             continue
         step = _find_step(loop, kinds)
-        if step is None:
+        if step is None or reduces_by_hand(loop.scope, kinds):
             continue
         statement, reduced = step
         for scope in dict.fromkeys((loop.scope, *(home for _, home in loop.calls))):
