@@ -120,7 +120,7 @@ def _list_words(node: ast.AST, scope: Scope, depth: int) -> Iterator[str]:
     """Yield the names of an expression, and of what its variables are made of in the same function."""
     if isinstance(node, ast.Call):  # what a function gives may be a number out of a state
         if isinstance(node.func, ast.Attribute):
-            yield from _list_words(node.func.value, scope, depth)
+            yield from names_in(node.func.value)
             yield from [node.func.attr] if node.func.attr in GIVES else []
         for each in (*node.args, *(keyword.value for keyword in node.keywords)):
             yield from _list_words(each, scope, depth)
