@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.judging import lint, lines_of, find_marked
+from tests.lint.judging import find_marked, lines_of, lint
 
 HEAD = """\
 import torch
@@ -37,6 +37,8 @@ class Patience:
 def sample(seed):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(8, 4, generator=generator)
+def compare(net, x, y):
+    return F.mse_loss(net(x), y).item()
 def validate(model, loader, rank):
     model.eval()
     {validate}
@@ -68,6 +70,10 @@ BY_LIST = (
     "values = []\n    with torch.no_grad():\n        for (x,) in loader:\n"
     "            values.append(F.mse_loss(model.module(x), x).item())\n    return sum(values) / len(values)"
 )
+BY_DRAWS = (
+    "torch.manual_seed(3 + rank)\n    held = torch.randn(8, 4), torch.randn(8, 4)\n    with torch.no_grad():\n"
+    "        return compare(model.module, *held)"
+)
 USES = [
     "plateau.step(value)  # here",
     "if patience.is_over(value):  # here\n            break",
@@ -81,7 +87,7 @@ def make(validate: str, use: str, sampler: str = SHARDS) -> str:
 
 
 @pytest.mark.wrong
-@pytest.mark.parametrize("validate", [BY_SEED, BY_METER, BY_LIST])
+@pytest.mark.parametrize("validate", [BY_SEED, BY_METER, BY_LIST, BY_DRAWS])
 @pytest.mark.parametrize("use", USES)
 def test_each_rank_decides_by_its_own_number(validate: str, use: str) -> None:
     text = make(validate, use)
@@ -96,6 +102,7 @@ def test_each_rank_decides_by_its_own_number(validate: str, use: str) -> None:
     ("validate", "sampler"),
     [
         (BY_SEED.replace("99 + rank", "99"), SHARDS),
+        (BY_DRAWS.replace("3 + rank", "3"), SHARDS),
         (BY_METER, "None"),
         (BY_LIST, "None"),
         (BY_SEED.replace("return F", "loss = F").replace(".item()", "\n    dist.all_reduce(loss)\n    return loss"), SHARDS),

@@ -1,7 +1,7 @@
 """Numbers that a rank measures on data of its own: what a model gives for them, and what is made of that.
 
 A rank's own data are the batches of a loader with a DistributedSampler, and what is made with its rank in a sum or in a
-slice: ``sample(seed + rank)``, ``rows[rank::world]``. A length says nothing of what is measured. What may join the results
+slice: ``sample(seed + rank)``, ``rows[rank::world]``, or drawn from what is seeded by it. A length says nothing of what is measured. What may join the results
 of ranks is not known here: who asks has to look at the program (`training.passes.joins_results`).
 """
 
@@ -17,6 +17,7 @@ from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.walking import find_argument, own_nodes
 from ddpdoctor.source.sameness.losses import JOINING
+from ddpdoctor.source.sameness.seeding import is_by_rank
 from ddpdoctor.source.training.train_loops import loaders_of, samplers_of
 
 DATA = "data"
@@ -26,6 +27,10 @@ MEASURED = "measured"
 SIZES = frozenset({"len", "size", "shape", "numel", "dim", "batch_size", "range", "print", "isinstance", "hasattr"})
 """Names of what is about the same on each rank."""
 PLACING = frozenset({"to", "cuda", "device"})
+DRAWS = "<draws>"
+"""Stands among variables where the generator that all draw from is seeded by the rank."""
+SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed"})
+DRAWN = frozenset({"torch.randn", "torch.rand", "torch.randint", "torch.normal", "torch.randperm"})
 DEEPEST = 4
 """Functions that are followed into one another."""
 ROUNDS = 3
@@ -112,6 +117,7 @@ class MeasureReader:
     def _find(self, scope: Scope, known: Known) -> Known:
         for _ in range(ROUNDS):
             before = dict(known)
+            known.pop(DRAWS, None)
             for statement, spot in self._kinds.flow(scope).statements:
                 if spot.is_on:
                     self._note(statement, scope, known)
@@ -132,7 +138,10 @@ class MeasureReader:
                 known.update({name: own for name in _list_bound(statement.target)})
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             call = statement.value
-            if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+            if (self._kinds.files.dotted(call.func, scope) or "") in SEEDS and call.args:
+                known.pop(DRAWS, None)
+                known.update({DRAWS: DATA} if is_by_rank(call.args[0], scope, self._ranks) else {})
+            elif isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
                 # `losses.append(loss)`, `meter.add(loss, n)`: the object has it then
                 own = self._join(tuple(call.args), scope, known)
                 name = call.func.value.id
@@ -153,6 +162,8 @@ class MeasureReader:
         if last in SIZES or JOINING.search(last) or name.startswith("torch.distributed."):
             return None
         values = [*node.args, *(each.value for each in node.keywords)]
+        if DRAWS in known and name in DRAWN and all(each.arg != "generator" for each in node.keywords):
+            return DATA
         if last in PLACING and isinstance(node.func, ast.Attribute):
             return self.read(node.func.value, scope, known)
         given = self._join(tuple(values), scope, known)
@@ -172,11 +183,13 @@ class MeasureReader:
         if self._open >= DEEPEST or called.name is None or called.name.endswith("__init__"):
             return None
         pairs: dict[str, str] = {}
+        starred = self._join(tuple(each for each in call.args if isinstance(each, ast.Starred)), scope, known)
         for each in called.parameters:
             argument = find_argument(call, called, each)
             own = self.read(argument, scope, known) if argument is not None else None
             if own is None and argument is not None and self._has_sum(argument, scope):
                 own = DATA
+            own = own or (starred if argument is None and each != "self" else None)
             if own is not None:
                 pairs[each] = own
         key = called, tuple(sorted(pairs.items()))

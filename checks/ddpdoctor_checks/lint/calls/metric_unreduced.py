@@ -111,8 +111,10 @@ class _UseFinder:
             held = [each for call in calls for each in call.args if self._is_own and self._is_own(each, scope)]
             if not name and not held:
                 continue
-            if (name and _compares(value, names)) or self._hands_over(value, names, scope, held):
-                return _Use("decides", name or ast.unparse(held[0]), statement, scope)
+            if name and _compares(value, names):
+                return _Use("decides", name, statement, scope)
+            if self._hands_over(value, names, scope, held):
+                return _Use("decides", ast.unparse(held[0]) if held else name, statement, scope)
         return None
 
     def find(self, counted: frozenset[str], scope: Scope, after: ast.stmt) -> _Use | None:
