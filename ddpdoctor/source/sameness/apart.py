@@ -67,12 +67,16 @@ class Ways:
         return all(map(self._is_passed, step.guards))
 
     def is_shared(self, step: Step) -> bool:
-        """Whether all ranks come to a step or none: each test before it is known to be the same on all."""
+        """Whether all ranks come to a step or none: each test before it is on what a loop of all ranks counts.
+
+        An option is no such test: ranks that are started by hand may have different ones.
+        """
         return all(
             self._is_passed(each)
             or (
                 each.kind in ("if", "else", "unless")
                 and isinstance(each.test, ast.expr)
+                and _is_on_loops(each.test, each.scope)
                 and self.values.alike(each.test, each.scope, _frames_to(each.scope, step.frames), 0)
             )
             for each in step.guards
@@ -254,6 +258,13 @@ class Ways:
     def _is_parameter(node: ast.Name, scope: Scope) -> bool:
         found = scope.lookup(node.id)
         return found is not None and found[1][:1] == [UNKNOWN] and node.id not in found[0].loops
+
+
+def _is_on_loops(test: ast.expr, scope: Scope) -> bool:
+    """Whether all variables of a test are those of loops of the same function."""
+    called = {id(name) for each in ast.walk(test) if isinstance(each, ast.Call) for name in ast.walk(each.func)}
+    names = [each.id for each in ast.walk(test) if isinstance(each, ast.Name) and id(each) not in called]
+    return bool(names) and all(name in scope.loops for name in names)
 
 
 def _frames_to(scope: Scope, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -151,9 +151,9 @@ class MeasureReader:
     def _read_iterated(self, node: ast.expr, scope: Scope, known: Known) -> str | None:
         """Return what the elements of what a loop goes over are."""
         loaders = loaders_of(node, scope, self._kinds)
-        samplers = [one for each in loaders for one in samplers_of(each, self._kinds)]
-        if samplers and all(each.name in SAMPLERS for each in samplers):
-            return DATA
+        samplers = [samplers_of(each, self._kinds) for each in loaders]
+        if samplers and all(own and all(each.name in SAMPLERS for each in own) for own in samplers):
+            return DATA  # whichever loader a caller gives
         return self.read(node, scope, known)
 
     def _read_call(self, node: ast.Call, scope: Scope, known: Known) -> str | None:
