@@ -117,8 +117,8 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
         name = fact.details["name"]
         yield tell_fact(
             fact,
-            f"{name} saves on every rank at {name_line(fact.place)}: nothing in it tests the rank, although its name says "
-            "that one rank writes.",
+            f"{name} saves on every rank at {name_line(fact.place)}: nothing in it tests the rank, although its name "
+            "promises that one rank writes.",
             Fix("write on rank 0 only", code=f"if dist.get_rank() == 0:\n    {fact.place.text}"),
             why=f"no `if` and no decorator of {name} depends on the rank",
             severity="warning",
