@@ -24,8 +24,16 @@ def main():
     dist.destroy_process_group()
 main()
 """
-REDUCES = ["dist.all_reduce(bucket, op=self.op)", "dist.all_reduce(bucket, self.op)", "dist.all_reduce(bucket, op=dist.ReduceOp.{op})"]
-DIVIDES = ["bucket /= dist.get_world_size()", "bucket.div_(dist.get_world_size())", "bucket = bucket / dist.get_world_size()"]
+REDUCES = [
+    "dist.all_reduce(bucket, op=self.op)",
+    "dist.all_reduce(bucket, self.op)",
+    "dist.all_reduce(bucket, op=dist.ReduceOp.{op})",
+]
+DIVIDES = [
+    "bucket /= dist.get_world_size()",
+    "bucket.div_(dist.get_world_size())",
+    "bucket = bucket / dist.get_world_size()",
+]
 
 
 @pytest.mark.wrong

@@ -91,7 +91,10 @@ def test_ring_in_which_all_receive_first_below_a_test_that_is_the_same_on_all_ra
             "hop > 0",
         ),
         (RECEIVE.format("") + TURN + SEND, "hop > dist.get_rank()"),
-        ("work = dist.isend(block, (rank + 1) % world)" + TURN + RECEIVE.format("") + TURN + "work.wait()", "hop > 0"),
+        (
+            "work = dist.isend(block, (rank + 1) % world)" + TURN + RECEIVE.format("") + TURN + "work.wait()",
+            "hop > 0",
+        ),
     ],
 )
 def test_ring_in_which_some_ranks_send_first(exchange: str, test: str) -> None:

@@ -33,7 +33,9 @@ MANAGERS = ["FileLock('x.lock')", "hold('x.lock')", "Lock('x.lock')"]
 
 @pytest.mark.wrong
 @pytest.mark.parametrize("manager", MANAGERS)
-@pytest.mark.parametrize("call", ["dist.barrier()", "dist.broadcast(torch.ones(1), 0)", "model = DDP(torch.nn.Linear(2, 2))"])
+@pytest.mark.parametrize(
+    "call", ["dist.barrier()", "dist.broadcast(torch.ones(1), 0)", "model = DDP(torch.nn.Linear(2, 2))"]
+)
 def test_collective_inside_of_a_lock(manager: str, call: str) -> None:
     body = f"with {manager}:\n        open('x').read()\n        {call}  # here"
     assert_found(LOCKED.format(body=body, flag="LOCK_EX"), "COL009", "error")
@@ -73,7 +75,13 @@ if __name__ == "__main__":
 
 @pytest.mark.wrong
 @pytest.mark.parametrize(
-    "value", ["str(find_port())", "str(29500 + rank)", "f'{random.randint(20000, 30000)}'", "str(20000 + os.getpid() % 1000)"]
+    "value",
+    [
+        "str(find_port())",
+        "str(29500 + rank)",
+        "f'{random.randint(20000, 30000)}'",
+        "str(20000 + os.getpid() % 1000)",
+    ],
 )
 def test_port_that_each_rank_picks(value: str) -> None:
     text = PORTS.format(set=f'os.environ["MASTER_PORT"] = {value}  # here', port="1")
@@ -147,7 +155,11 @@ QUIET = "(i + 1) % self.every != 0"
 @pytest.mark.wrong
 @pytest.mark.parametrize(
     ("quiet", "step"),
-    [(QUIET, "i % self.every == 0"), ("i % self.every", "(i + 1) % self.every == 0"), (QUIET, "not i % self.every")],
+    [
+        (QUIET, "i % self.every == 0"),
+        ("i % self.every", "(i + 1) % self.every == 0"),
+        (QUIET, "not i % self.every"),
+    ],
 )
 def test_step_at_another_micro_batch_than_the_one_that_is_reduced(quiet: str, step: str) -> None:
     assert_found(STEPS.format(quiet=quiet, step=step), "DDP008", "error")
@@ -204,7 +216,10 @@ main()
 
 
 @pytest.mark.wrong
-@pytest.mark.parametrize("frozen", ["net.body.requires_grad_(False)", "for p in net.body.parameters():\n        p.requires_grad = False"])
+@pytest.mark.parametrize(
+    "frozen",
+    ["net.body.requires_grad_(False)", "for p in net.body.parameters():\n        p.requires_grad = False"],
+)
 @pytest.mark.parametrize("callbacks", ["[Unfreeze(), Quiet()]", "[Unfreeze()]"])
 def test_callback_that_unfreezes_after_the_wrap(frozen: str, callbacks: str) -> None:
     text = CALLBACKS.format(before="pass", frozen=frozen, callbacks=callbacks)
@@ -212,9 +227,7 @@ def test_callback_that_unfreezes_after_the_wrap(frozen: str, callbacks: str) -> 
 
 
 @pytest.mark.right
-@pytest.mark.parametrize(
-    ("before", "frozen"), [("pass", "pass"), ("pass", "net.head.requires_grad_(False)")]
-)
+@pytest.mark.parametrize(("before", "frozen"), [("pass", "pass"), ("pass", "net.head.requires_grad_(False)")])
 def test_callback_whose_part_was_never_frozen(before: str, frozen: str) -> None:
     text = CALLBACKS.format(before=before, frozen=frozen, callbacks="[Unfreeze(), Quiet()]")
     assert "DDP006" not in {each.code for each in lint(text)}

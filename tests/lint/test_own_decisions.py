@@ -105,7 +105,12 @@ def test_each_rank_decides_by_its_own_number(validate: str, use: str) -> None:
         (BY_DRAWS.replace("3 + rank", "3"), SHARDS),
         (BY_METER, "None"),
         (BY_LIST, "None"),
-        (BY_SEED.replace("return F", "loss = F").replace(".item()", "\n    dist.all_reduce(loss)\n    return loss"), SHARDS),
+        (
+            BY_SEED.replace("return F", "loss = F").replace(
+                ".item()", "\n    dist.all_reduce(loss)\n    return loss"
+            ),
+            SHARDS,
+        ),
     ],
 )
 def test_number_of_the_same_data_or_of_all_ranks(validate: str, sampler: str, use: str) -> None:
@@ -147,7 +152,9 @@ TRAINS = "train_on(model, optimizer, batch)"
 
 
 @pytest.mark.wrong
-@pytest.mark.parametrize("error", ["ValueError", "(KeyError, IndexError)", "AssertionError", "TypeError as error", "Exception"])
+@pytest.mark.parametrize(
+    "error", ["ValueError", "(KeyError, IndexError)", "AssertionError", "TypeError as error", "Exception"]
+)
 @pytest.mark.parametrize("handled", ["continue", "print('skipped')", "pass"])
 def test_error_of_a_batch_lets_one_rank_skip_the_backward(error: str, handled: str) -> None:
     text = BATCHES.format(tried=TRAINS, error=error, handled=handled)

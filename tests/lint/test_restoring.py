@@ -50,7 +50,10 @@ MODELS = [
         f"state = None\n    if rank == 0:\n        state = {LOAD}\n    if state is not None:\n"
         "        model.load_state_dict(state)  # here"
     ),
-    make("Keeper(path, model.module, optimizer).restore()", kept="self.model.load_state_dict(state['model'])  # here"),
+    make(
+        "Keeper(path, model.module, optimizer).restore()",
+        kept="self.model.load_state_dict(state['model'])  # here",
+    ),
     make(
         "keeper = Keeper(path, model, optimizer)\n    step = torch.tensor(keeper.restore())\n    dist.broadcast(step, 0)",
         kept="self.model.load_state_dict(state['model'])  # here",
@@ -119,7 +122,10 @@ rank = dist.get_rank()
 @pytest.mark.wrong
 @pytest.mark.parametrize(
     ("bound", "severity"),
-    [("log = None\nif rank == 0:\n    log = open('x')", "error"), ("log = None\nif rank == 0 and sys.argv:\n    log = open('x')", "warning")],
+    [
+        ("log = None\nif rank == 0:\n    log = open('x')", "error"),
+        ("log = None\nif rank == 0 and sys.argv:\n    log = open('x')", "warning"),
+    ],
 )
 def test_what_is_none_on_all_ranks_but_one_divides_them(bound: str, severity: str) -> None:
     test = "if log is not None:\n    dist.barrier()  # here"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.judging import find_marked, lint, lines_of
+from tests.lint.judging import find_marked, lines_of, lint
 
 HEAD = """\
 import random
@@ -43,7 +43,13 @@ WORKER = "mine, count = (0, 1) if info is None else (info.id, info.num_workers)"
 INFOS = ["get_worker_info()  # here", "torch.utils.data.get_worker_info()  # here"]
 
 
-def make(info: str = "get_worker_info()", share: str = WORKER, parameters: str = "", kept: str = "pass", given: str = "") -> str:
+def make(
+    info: str = "get_worker_info()",
+    share: str = WORKER,
+    parameters: str = "",
+    kept: str = "pass",
+    given: str = "",
+) -> str:
     """Fill the stream in."""
     return STREAM.format(info=info, share=share, parameters=parameters, kept=kept, given=given)
 
@@ -61,7 +67,9 @@ def test_stream_that_is_shared_out_to_workers_alone(info: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        make(share=f"{WORKER}\n        mine += dist.get_rank() * count\n        count *= dist.get_world_size()"),
+        make(
+            share=f"{WORKER}\n        mine += dist.get_rank() * count\n        count *= dist.get_world_size()"
+        ),
         make(parameters=", rank", kept="self.rank = rank", given=", dist.get_rank()"),
         make(given=" + str(dist.get_rank())"),
         make(share=f"{WORKER}\n        random.shuffle(self.names)"),

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from ddpdoctor.source.resolve.calls import APEX, WRAPPERS
+from ddpdoctor.source.resolve.calls import APEX
 from ddpdoctor.source.resolve.flow import Binding, Flow, name_of
 from ddpdoctor.source.resolve.makers import find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.objects import PASSED, SAME
+from ddpdoctor.source.resolve.objects import PASSED, SAME, WRAPPERS
 from ddpdoctor.source.resolve.programs import Programs
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
 

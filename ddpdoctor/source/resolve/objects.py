@@ -251,7 +251,9 @@ class Objects:
         made = self._find_class(call.func, scope)
         if made is not None:
             return self.method(made, "__init__")
-        owner = self._made_here(call.func.value, scope) if isinstance(call.func, ast.Attribute) else None
+        if not isinstance(call.func, ast.Attribute):
+            return None
+        owner = self._made_here(call.func.value, scope)
         return self.method(owner, call.func.attr) if owner is not None else None
 
     def _made_here(self, node: ast.expr, scope: Scope) -> Scope | None:

@@ -243,7 +243,11 @@ class RankReader:
         if not isinstance(node, ast.Name) or found is None or node.id in scope.reduced | found[0].reduced:
             return None
         home, values = found
-        if not any(_is_none(each) for each in values) or len(values) < 2 or isinstance(home.node, ast.ClassDef):
+        if (
+            not any(_is_none(each) for each in values)
+            or len(values) < 2
+            or isinstance(home.node, ast.ClassDef)
+        ):
             return None
         given = list(_list_given(home.node.body, node.id, ()))
         if len(given) != len(values):

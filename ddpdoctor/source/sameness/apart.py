@@ -262,7 +262,9 @@ class Ways:
 
 def _is_on_loops(test: ast.expr, scope: Scope) -> bool:
     """Whether all variables of a test are those of loops of the same function."""
-    called = {id(name) for each in ast.walk(test) if isinstance(each, ast.Call) for name in ast.walk(each.func)}
+    called = {
+        id(name) for each in ast.walk(test) if isinstance(each, ast.Call) for name in ast.walk(each.func)
+    }
     names = [each.id for each in ast.walk(test) if isinstance(each, ast.Name) and id(each) not in called]
     return bool(names) and all(name in scope.loops for name in names)
 

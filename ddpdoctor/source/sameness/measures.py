@@ -1,8 +1,9 @@
 """Numbers that a rank measures on data of its own: what a model gives for them, and what is made of that.
 
 A rank's own data are the batches of a loader with a DistributedSampler, and what is made with its rank in a sum or in a
-slice: ``sample(seed + rank)``, ``rows[rank::world]``, or drawn from what is seeded by it. A length says nothing of what is measured. What may join the results
-of ranks is not known here: who asks has to look at the program (`training.passes.joins_results`).
+slice (``sample(seed + rank)``, ``rows[rank::world]``) or drawn from what is seeded by it. A length says nothing of what
+is measured. What may join the results of ranks is not known here: who asks has to look at the program
+(`training.passes.joins_results`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ DATA = "data"
 """What differs across ranks because it is made for each."""
 MEASURED = "measured"
 """What a model gave for such data, or a number made of that."""
-SIZES = frozenset({"len", "size", "shape", "numel", "dim", "batch_size", "range", "print", "isinstance", "hasattr"})
+SIZES = frozenset(
+    {"len", "size", "shape", "numel", "dim", "batch_size", "range", "print", "isinstance", "hasattr"}
+)
 """Names of what is about the same on each rank."""
 PLACING = frozenset({"to", "cuda", "device"})
 DRAWS = "<draws>"
@@ -100,18 +103,18 @@ class MeasureReader:
             return self._join(parts, scope, known)
         return None
 
-    def _join(self, parts: Iterator[ast.expr] | tuple[ast.expr, ...], scope: Scope, known: Known) -> str | None:
+    def _join(
+        self, parts: Iterator[ast.expr] | tuple[ast.expr, ...], scope: Scope, known: Known
+    ) -> str | None:
         found = {self.read(each, scope, known) for each in parts}
         return MEASURED if MEASURED in found else DATA if DATA in found else None
 
-    def _bind_loops(
-        self, node: ast.ListComp | ast.GeneratorExp, scope: Scope, known: Known
-    ) -> Known:
+    def _bind_loops(self, node: ast.ListComp | ast.GeneratorExp, scope: Scope, known: Known) -> Known:
         found: Known = {}
         for each in node.generators:
             own = self._read_iterated(each.iter, scope, known | found)
             if own is not None:
-                found.update({name.id: own for name in ast.walk(each.target) if isinstance(name, ast.Name)})
+                found.update(dict.fromkeys(_list_bound(each.target), own))
         return found
 
     def _find(self, scope: Scope, known: Known) -> Known:
@@ -198,7 +201,9 @@ class MeasureReader:
             self._open += 1
             inner = self.find(*key)
             values = (each.value for each in own_nodes(called.node) if isinstance(each, ast.Return))
-            self._returned[key] = self._join(tuple(each for each in values if each is not None), called, inner)
+            self._returned[key] = self._join(
+                tuple(each for each in values if each is not None), called, inner
+            )
             self._open -= 1
         return self._returned[key]
 
@@ -222,7 +227,7 @@ class MeasureReader:
         return self._attributes[key]
 
     def _has_sum(self, node: ast.AST, scope: Scope) -> bool:
-        """Whether the rank is added to something, or multiplied, in an argument: a seed or a place of the rank's own."""
+        """Whether the rank is added to something, or multiplied, in an argument: a seed or a place of its own."""
         return any(
             isinstance(each, ast.BinOp)
             and isinstance(each.op, (ast.Add, ast.Sub, ast.Mult))

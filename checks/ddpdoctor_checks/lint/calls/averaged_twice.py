@@ -48,7 +48,9 @@ def find_averaged_twice(module: Scope, files: Files) -> Iterator[SourceFact]:
                     beside = RelatedPlace("noticed", scope.place(call))
                     details = {"tensor": tensor}
                     certain = spot.blocks == own.blocks
-                    yield SourceFact("averaged-twice", scope.place(statement), (beside,), details, certain=certain)
+                    yield SourceFact(
+                        "averaged-twice", scope.place(statement), (beside,), details, certain=certain
+                    )
                     break
                 if _binds(statement, tensor):
                     break
@@ -71,7 +73,9 @@ def _is_average(node: ast.expr, scope: Scope, kinds: Kinds, depth: int) -> bool:
         return False
     home, values = scope.lookup(node.id) or (scope, [])
     if values != [UNKNOWN] or node.id not in home.parameters:
-        return len(values) == 1 and values[0] is not UNKNOWN and _is_average(values[0], home, kinds, depth + 1)
+        return (
+            len(values) == 1 and values[0] is not UNKNOWN and _is_average(values[0], home, kinds, depth + 1)
+        )
     given = [(find_argument(call, home, node.id), where) for call, where in kinds.callers(home)]
     default = _find_default(home, node.id)
     return bool(given) and all(
@@ -115,7 +119,9 @@ def _is_size(node: ast.expr) -> bool:
 
 
 def _binds(statement: ast.stmt, tensor: str) -> bool:
-    return isinstance(statement, ast.Assign) and any(ast.unparse(each) == tensor for each in statement.targets)
+    return isinstance(statement, ast.Assign) and any(
+        ast.unparse(each) == tensor for each in statement.targets
+    )
 
 
 @check("NUM009", family="source", needs=NEEDS, id="lint.averaged_twice", commands=LINT)
@@ -126,8 +132,11 @@ def tell_averaged_twice(evidence: Evidence) -> Iterable[Finding]:
         yield tell_fact(
             fact,
             f"{tensor} is divided by the world size at {name_line(fact.place)}, and ReduceOp.AVG at "
-            f"{name_line(fact.related[0].place)} has already averaged it: it is too small by a factor of the world size.",
-            Fix("drop the division, or reduce with ReduceOp.SUM", code=f"dist.all_reduce({tensor}, op=dist.ReduceOp.SUM)"),
+            f"{name_line(fact.related[0].place)} has already averaged it: it is too small by that factor.",
+            Fix(
+                "drop the division, or reduce with ReduceOp.SUM",
+                code=f"dist.all_reduce({tensor}, op=dist.ReduceOp.SUM)",
+            ),
             why="ReduceOp.AVG divides the sum by the size of the group",
             severity="warning",
         )

@@ -48,7 +48,9 @@ def find_collectives_in_locks(trace: Trace, files: Files) -> Iterator[SourceFact
         beside = RelatedPlace("noticed", lock.scope.place(lock.test))
         certain = ways.is_sure(step)
         details = {"operation": operation}
-        yield SourceFact("collective-in-lock", step.scope.place(step.node), (beside,), details, certain=certain)
+        yield SourceFact(
+            "collective-in-lock", step.scope.place(step.node), (beside,), details, certain=certain
+        )
 
 
 def _is_lock(guard: Guard, files: Files) -> bool:
@@ -94,6 +96,9 @@ def tell_collectives_in_locks(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"{fact.details['operation']} at {name_line(fact.place)} is inside the lock taken at {lock}: the rank that "
             "holds the lock waits there, and the other ranks wait for the lock: deadlock.",
-            Fix("move the collective out of the lock", code=f"{fact.related[0].place.text}\n    ...\n{fact.place.text}"),
+            Fix(
+                "move the collective out of the lock",
+                code=f"{fact.related[0].place.text}\n    ...\n{fact.place.text}",
+            ),
             why="all ranks take the lock, one process at a time, and no rank-dependent `if` guards the collective",
         )

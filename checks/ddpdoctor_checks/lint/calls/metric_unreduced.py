@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
@@ -63,12 +64,16 @@ def find_measures(files: Files) -> Iterator[SourceFact]:
                 continue
             known = reader.find(scope)
             names = {name for name, own in known.items() if own == MEASURED}
-            used = _UseFinder(kinds, lambda node, home, known=known: reader.read(node, home, known) == MEASURED)
+            used = _UseFinder(kinds, partial(_is_measured, reader, known))
             found = used.find_first(names, scope)
             if found is not None and found.node not in told and not _is_of_one_rank(found, ranks):
                 told.add(found.node)
                 place = found.scope.place(found.node)
                 yield SourceFact("measure-unreduced", place, details={"name": found.name}, certain=False)
+
+
+def _is_measured(reader: MeasureReader, known: dict[str, str], node: ast.expr, scope: Scope) -> bool:
+    return reader.read(node, scope, known) == MEASURED
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,9 @@ class _UseFinder:
                 continue
             name = find_mentioned(value, names) or ""
             calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)]
-            held = [each for call in calls for each in call.args if self._is_own and self._is_own(each, scope)]
+            held = [
+                each for call in calls for each in call.args if self._is_own and self._is_own(each, scope)
+            ]
             if not name and not held:
                 continue
             if name and _compares(value, names):

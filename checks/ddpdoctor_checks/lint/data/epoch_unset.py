@@ -60,7 +60,9 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
             if each.call not in told:
                 told.add(each.call)
                 name = each.owner.name if each.owner is not None else None
-                yield note_loader(each, "epoch-unset", loop, way=way or "", sampler=name or "DistributedSampler")
+                yield note_loader(
+                    each, "epoch-unset", loop, way=way or "", sampler=name or "DistributedSampler"
+                )
 
 
 def _is_shuffling(sampler: Value) -> bool:

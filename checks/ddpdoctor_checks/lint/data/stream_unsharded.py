@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
@@ -39,9 +40,9 @@ def find_unsharded_streams(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     told: set[Scope] = set()
     for loop in training_loops(kinds):
-        if not loop.wrapped:
+        if not loop.wrapped or isinstance(loop.node, ast.While):
             continue
-        for loader in loaders_of(getattr(loop.node, "iter", loop.node), loop.scope, kinds):
+        for loader in loaders_of(loop.node.iter, loop.scope, kinds):
             for stream in _list_streams(loader, kinds):
                 owner = stream.owner
                 if owner is None or owner in told or stream.scope is None:
@@ -56,7 +57,11 @@ def find_unsharded_streams(files: Files) -> Iterator[SourceFact]:
 
 
 def _list_streams(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
-    if loader.kind != "loader" or loader.scope is None or may_give(loader.call, loader.scope, "worker_init_fn"):
+    if (
+        loader.kind != "loader"
+        or loader.scope is None
+        or may_give(loader.call, loader.scope, "worker_init_fn")
+    ):
         return ()
     if find_keyword(loader.call, "worker_init_fn") is not None:
         return ()
@@ -97,13 +102,13 @@ def tell_unsharded_streams(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "stream-unsharded"):
         yield tell_fact(
             fact,
-            f"{fact.details['stream']} shards its samples across DataLoader workers at {name_line(fact.place)}, but not "
-            f"across ranks: each rank of the loader at {name_line(fact.related[0].place)} reads the whole stream.",
+            f"{fact.details['stream']} shards its samples across DataLoader workers at {name_line(fact.place)}, but "
+            f"not across ranks: each rank of the loader at {name_line(fact.related[0].place)} reads the whole stream.",
             Fix(
                 "shard by rank and worker",
                 code="shard = dist.get_rank() * info.num_workers + info.id\n"
                 "shards = dist.get_world_size() * info.num_workers",
             ),
-            why="get_worker_info counts the workers of one process, and nothing that the stream calls asks for the rank",
+            why="get_worker_info counts the workers of one process, and nothing the stream calls asks for the rank",
             severity="warning",
         )

@@ -21,7 +21,8 @@ from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_
 SENDS = re.compile(r"broadcast|scatter|all_gather|all_reduce|(?<!no_)sync(?!_?bn|hronize$)", re.IGNORECASE)
 """Names of what may give the state of one rank to the others."""
 OF_STATES = re.compile(
-    r"param|state|model|module|optim|\bopt\b|weight|ckpt|checkpoint|tensor|buffer|\bnet\b|\bp\b|data", re.IGNORECASE
+    r"param|state|model|module|optim|\bopt\b|weight|ckpt|checkpoint|tensor|buffer|\bnet\b|\bp\b|data",
+    re.IGNORECASE,
 )
 """Words in what is sent by which it may be the state of a model or an optimizer."""
 GIVES = frozenset({"state_dict", "parameters", "named_parameters", "buffers", "named_buffers"})
@@ -35,9 +36,9 @@ def find_restored_apart(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where some ranks alone load the state of the wrapped model or of an optimizer (``restored-apart``).
 
     DistributedDataParallel sends the parameters and buffers of rank 0 when it is made, and never again; it sends
-    nothing of an optimizer (https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design). kind: ``model``, where
-    the load comes after the wrap (whose line is beside it), or ``optimizer``. Silent where anything that is sent later may
-    be the state, where the ranks load on both sides of the test, and where no backward pass comes after.
+    nothing of an optimizer (https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design). kind: ``model``,
+    where the load comes after the wrap (whose line is beside it), or ``optimizer``. Silent where anything that is sent
+    later may be the state, where the ranks load on both sides of the test, and where no backward pass comes after.
     """
     if not trace.has_peers:
         return
@@ -67,7 +68,9 @@ def find_restored_apart(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         read = ways.ranks.read(guard.test, guard.scope) if isinstance(guard.test, ast.expr) else None
         certain = read is not None and read.certain
-        certain = certain and all(each is guard or each.kind in ("main", "for", "with") for each in step.guards)
+        certain = certain and all(
+            each is guard or each.kind in ("main", "for", "with") for each in step.guards
+        )
         wrap = found[1]
         related = (RelatedPlace("noticed", wrap.scope.place(wrap.node)),) if wrap is not None else ()
         details = {"kind": found[0], "test": ast.unparse(guard.test)}

@@ -93,7 +93,9 @@ def _is_guarded(call: ast.Call, scope: Scope, files: Files) -> bool:
 
 def _is_harmless(call: ast.Call, scope: Scope, files: Files) -> bool:
     root = (files.dotted(call.func, scope) or "").split(".")[0]
-    return root in KNOWN_ROOTS or (isinstance(call.func, ast.Attribute) and call.func.attr in HARMLESS_METHODS)
+    return root in KNOWN_ROOTS or (
+        isinstance(call.func, ast.Attribute) and call.func.attr in HARMLESS_METHODS
+    )
 
 
 @check("CKP001", family="source", needs=NEEDS, id="lint.checkpoints", commands=LINT)

@@ -32,15 +32,17 @@ def find_ports_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where each rank sets ``MASTER_PORT`` to a port of its own and then joins the group (``port-by-rank``).
 
     All ranks have to meet at one address and port, that of rank 0
-    (https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization). Found are ports that were
-    free when they were asked for, random numbers, process ids and sums with the rank, in the process that joins itself,
+    (https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization). Found are ports that
+    were free when they were asked for, random numbers, process ids and sums with the rank, in the process that joins,
     which means in a function that is spawned or in a script that a launcher starts. The line that joins is beside it.
     """
     if not trace.has_peers:
         return
     ways, ranks = Ways(files, trace), RankReader(files)
     for number, step in enumerate(trace.steps):
-        values = [value for name, value in find_settings(step.node, step.scope, files) if name == "MASTER_PORT"]
+        values = [
+            value for name, value in find_settings(step.node, step.scope, files) if name == "MASTER_PORT"
+        ]
         given = find_keyword(step.call, "init_method", 1) if step.name in JOINS and step.call else None
         values += [given] if isinstance(given, (ast.JoinedStr, ast.BinOp)) else []
         joins = next((each for each in trace.steps[number:] if each.name in JOINS), None)
@@ -48,7 +50,9 @@ def find_ports_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         if any(_differs(each, step.scope, step.frames, files, ranks, 0) for each in values):
             beside = RelatedPlace("noticed", joins.scope.place(joins.node))
-            yield SourceFact("port-by-rank", step.scope.place(step.node), (beside,), certain=ways.is_sure(step))
+            yield SourceFact(
+                "port-by-rank", step.scope.place(step.node), (beside,), certain=ways.is_sure(step)
+            )
 
 
 def _is_default(step: Step) -> bool:
@@ -71,7 +75,8 @@ def _differs(
             returned = [each.value for each in own_nodes(function.node) if isinstance(each, ast.Return)]
             inner = (*frames, Frame(node, scope, function))
             return bool(returned) and all(
-                each is not None and _differs(each, function, inner, files, ranks, depth + 1) for each in returned
+                each is not None and _differs(each, function, inner, files, ranks, depth + 1)
+                for each in returned
             )
         if last in FREE:
             return True
@@ -89,9 +94,7 @@ def _differs(
     if isinstance(node, ast.BinOp):
         if isinstance(node.op, ast.Add) and any(ranks.rank(each, scope) for each in (node.left, node.right)):
             return True
-        return any(
-            _differs(each, scope, frames, files, ranks, depth + 1) for each in (node.left, node.right)
-        )
+        return any(_differs(each, scope, frames, files, ranks, depth + 1) for each in (node.left, node.right))
     if isinstance(node, ast.JoinedStr):
         return any(_differs(each, scope, frames, files, ranks, depth + 1) for each in node.values)
     if isinstance(node, (ast.FormattedValue, ast.Subscript)):

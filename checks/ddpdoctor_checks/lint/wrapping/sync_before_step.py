@@ -37,8 +37,8 @@ def find_shifted_steps(files: Files) -> Iterator[SourceFact]:
 
     ``no_sync`` is entered unless one number is a multiple of the interval, and the step is taken where another number
     is, both counted by one loop with different offsets: for no interval above 1 do they fall together
-    (https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html, ``no_sync``). The line
-    that decides on ``no_sync`` is beside it.
+    (https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html, ``no_sync``). The
+    line that decides on ``no_sync`` is beside it.
     """
     kinds = kinds_of(files)
     for loop in training_loops(kinds):
@@ -67,7 +67,12 @@ def _find_step(loop: TrainingLoop, kinds: Kinds) -> tuple[ast.If, Residue] | Non
         if isinstance(statement, ast.If):
             inside = [each for inner in statement.body for each in ast.walk(inner)]
             residue = read_residue(statement.test, scope)
-            if behind and residue is not None and residue.zero and any(is_step(e, scope, kinds) for e in inside):
+            if (
+                behind
+                and residue is not None
+                and residue.zero
+                and any(is_step(e, scope, kinds) for e in inside)
+            ):
                 return (statement, residue) if _is_counted(residue.counter, loop) else None
         if any(is_backward(call) for call, _ in reach([statement], scope, kinds)):
             behind = True
@@ -93,7 +98,9 @@ def _find_switches(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.AST, Residu
         if not isinstance(node, (ast.If, ast.IfExp)):
             continue
         residue = read_residue(node.test, scope)
-        body, other = ([node.body], [node.orelse]) if isinstance(node, ast.IfExp) else (node.body, node.orelse)
+        body, other = (
+            ([node.body], [node.orelse]) if isinstance(node, ast.IfExp) else (node.body, node.orelse)
+        )
         quiet, loud = _enters_no_sync(body), _enters_no_sync(other)
         if residue is not None and quiet != loud and residue.zero is loud:
             yield node, residue
