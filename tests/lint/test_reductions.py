@@ -44,11 +44,11 @@ SCALED = "if i % self.args.every == 0:\n                self.scaler.step(self.op
         ),
         LOOP.format(
             body="out = model(x)\n    loss = F.mse_loss(out, y)\n"
-            "    with nullcontext() if i % N == 0 else model.no_sync():  # HERE\n        (loss / N).backward()",
+            "    with nullcontext() if (i + 1) % N == 0 else model.no_sync():  # HERE\n        (loss / N).backward()",
             step=EVERY,
         ),
         LOOP.format(
-            body="loss = model(x).sum()\n    quiet = model.no_sync if i % N else nullcontext\n"
+            body="loss = model(x).sum()\n    quiet = model.no_sync if (i + 1) % N else nullcontext\n"
             "    with quiet():  # HERE\n        loss.backward()",
             step=EVERY,
         ),

@@ -118,9 +118,10 @@ class ExpressionReader:
         function = self.files.function(node.func, scope)
         if function is not None and any(map(_switches_off, node.keywords)):
             return ()
+        sent = (Call("forward", node, scope),) if self._is_forward(node, scope) else ()
         if function is None:
-            return (Call("forward", node, scope),) if self._is_forward(node, scope) else ()
-        return tuple(
+            return sent
+        return sent + tuple(
             Call(each.operation, node, scope, each.certain, ((each.node, each.scope), *each.inner)[-1:])
             for each in self._summarise(function)
         )

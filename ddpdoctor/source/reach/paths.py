@@ -228,10 +228,11 @@ class PathReader:
         further = _After(last + after.ends, last + after.loop, last + after.turn)
         body = self._block(getattr(node, "body", []), scope, further)
         rest = self._block(getattr(node, "orelse", []), scope, further)
+        trains = any(each.operation == "backward" for each in body)
         quiet = not body and not self._unknowns.may_call(getattr(node, "body", []), scope)
         for handler in getattr(node, "handlers", []):
             own = self._block(handler.body, scope, further)
-            alone = self._handlers.is_of_one_rank(handler, getattr(node, "body", []), scope)
+            alone = self._handlers.is_of_one_rank(handler, getattr(node, "body", []), scope, trains=trains)
             if quiet and alone:
                 self._compare_handler(handler, own, rest, further, scope)
             elif alone and not self._unknowns.may_call(handler.body, scope):

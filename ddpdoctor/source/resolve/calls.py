@@ -6,6 +6,7 @@ import ast
 
 from ddpdoctor.facts.collectives import COLLECTIVES, SUBGROUP_MAKERS
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out
 
 DIST = "torch.distributed."
@@ -78,10 +79,6 @@ BY_CONTRACT = {
 """Functions that are documented as collectives of the job, and arguments with which they may be others'."""
 METHODS = frozenset({"full_tensor", "consolidate_state_dict"})
 """Methods of DTensor and of ZeroRedundancyOptimizer, whose names nobody else uses, in which all ranks take part."""
-WRAPPERS = (
-    "torch.nn.parallel.DistributedDataParallel",
-    "torch.nn.parallel.distributed.DistributedDataParallel",
-)
 APEX = "apex.parallel.DistributedDataParallel"
 
 

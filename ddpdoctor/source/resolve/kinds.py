@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from ddpdoctor.source.resolve.calls import APEX, WRAPPERS
+from ddpdoctor.source.resolve.calls import APEX
 from ddpdoctor.source.resolve.flow import Binding, Flow, name_of
 from ddpdoctor.source.resolve.makers import find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.objects import PASSED, SAME, WRAPPERS
 from ddpdoctor.source.resolve.programs import Programs
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
 
@@ -23,12 +24,6 @@ DEEPEST = 16
 """Steps over which a value is followed."""
 MOST_STEPS = 2_000
 """Steps for one value, over all ways: functions that call each other in circles have more than could be followed."""
-SAME = frozenset({"to", "cuda", "cpu", "half", "float", "double", "bfloat16", "train", "eval", "requires_grad_",
-                  "apply", "to_empty", "share_memory", "xpu", "type"})  # fmt: skip
-"""Methods of a module that return the module."""
-PASSED = frozenset({"torch.compile", "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.jit.script",
-                    "apex.parallel.convert_syncbn_model"})  # fmt: skip
-"""Functions that return the model that they are given, with other parts of it."""
 ITERATES = frozenset({"iter", "enumerate", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.rich.tqdm", "itertools.islice",
                       "rich.progress.track", "tqdm.trange", "itertools.cycle"})  # fmt: skip
 """Functions whose result gives the elements of what they are given."""

@@ -18,5 +18,6 @@ HARMLESS = frozenset("""append extend update add get items keys values pop join 
     narrow t float half bfloat16 double long int bool type type_as cuda pin_memory is_contiguous dim ndimension
     abs exp log2 sqrt pow square neg max min argmax argmin norm softmax log_softmax sigmoid tanh relu
     clamp prod std var sort topk unbind roll tril triu nonzero masked_fill
-    add_ sub_ mul_ div_ clamp_ mul div sub normal_ uniform_ requires_grad_""".split())  # fmt: skip
+    add_ sub_ mul_ div_ clamp_ mul div sub normal_ uniform_ requires_grad_ parameters named_parameters buffers
+    named_buffers modules named_modules children named_children""".split())  # fmt: skip
 """Methods of whatever object that are no collectives: of containers, files, loggers, modules and tensors."""

@@ -25,7 +25,7 @@ class Files:
                 self.modules.append(build_scope(script, script.tree, None, None))
         self._related: dict[Scope, set[Scope]] = {}
         self._homes = Modules(self.modules)
-        self.objects = Objects(self.modules, self.find_class, self._by_plain_name)
+        self.objects = Objects(self.modules, self.find_class, self._by_plain_name, self.dotted)
         self._functions: dict[tuple[ast.expr, Scope], Scope | None] = {}
 
     def dotted(self, node: ast.expr, scope: Scope) -> str | None:
@@ -64,7 +64,8 @@ class Files:
         if isinstance(call, (ast.Name, ast.Attribute)) and self.find_class(call, scope) is None:
             made = self.objects.find_made(call, scope)  # an object that is called
             if made is not None:
-                return self.objects.method(made, "__call__")
+                # a class with ``forward`` alone inherits ``__call__`` from torch.nn.Module, which calls it
+                return self.objects.method(made, "__call__") or self.objects.method(made, "forward")
         return None
 
     def _by_plain_name(self, call: ast.expr, scope: Scope) -> Scope | None:

@@ -13,6 +13,18 @@ DEEPEST = 5
 MOST_CALLERS = 24
 """Most callers of one function that are asked what they give it; of one with more nothing is said."""
 
+SAME = frozenset({"to", "cuda", "cpu", "half", "float", "double", "bfloat16", "train", "eval", "requires_grad_",
+                  "apply", "to_empty", "share_memory", "xpu", "type"})  # fmt: skip
+"""Methods of a module that return the module."""
+PASSED = frozenset({"torch.compile", "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.jit.script",
+                    "apex.parallel.convert_syncbn_model"})  # fmt: skip
+"""Functions that return the model that they are given, with other parts of it."""
+WRAPPERS = (
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel",
+)
+"""Classes whose call is that of the model that they are given."""
+
 Namer = Callable[[ast.expr, Scope], Scope | None]
 """Finds the function, or the class, that an expression names."""
 
@@ -24,12 +36,20 @@ class Objects:
         modules: the files.
         find_class: returns the class that an expression names.
         find_function: returns the function that a name means, without asking for objects.
+        dotted: returns the dotted name of what a name means.
     """
 
-    def __init__(self, modules: Iterable[Scope], find_class: Namer, find_function: Namer) -> None:
+    def __init__(
+        self,
+        modules: Iterable[Scope],
+        find_class: Namer,
+        find_function: Namer,
+        dotted: Callable[[ast.expr, Scope], str | None],
+    ) -> None:
         self._modules = list(modules)
         self._find_class = find_class
         self._find_function = find_function
+        self._dotted = dotted
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._known: dict[tuple[ast.expr, Scope], Scope | None] = {}
 
@@ -77,21 +97,38 @@ class Objects:
                 return self._of_loop(node.id, home, depth)
             if values == [UNKNOWN]:
                 return self._of_parameter(node.id, home, depth)
-            return self._only(((value, home) for value in values), depth)
+            # ``net = DDP(net)`` and ``net = net.to(device)`` leave it of its class
+            others = [value for value in values if ast.unparse(self._unwrap(value, home)) != node.id]
+            return self._only(((value, home) for value in others), depth)
         if isinstance(node, ast.Attribute):
             owner = self.find_made(node.value, scope, depth + 1)
             for each in self.bases(owner) if owner is not None else ():
                 if node.attr in each.attributes:
                     pairs = [(value, each.makers.get(value, each)) for value in each.attributes[node.attr]]
-                    return self._only(pairs, depth)
+                    same = f"self.{node.attr}"
+                    return self._only((p for p in pairs if ast.unparse(self._unwrap(*p)) != same), depth)
             return None
         if isinstance(node, ast.Call):
+            inner = self._unwrap(node, scope)
+            if inner is not node:
+                return self.find_made(inner, scope, depth + 1)
             own = self._find_class(node.func, scope)
             if own is not None:
                 return own
             function = self._find_function(node.func, scope)
             return self._of_returns(function, depth) if function is not None else None
         return None
+
+    def _unwrap(self, node: ast.expr, scope: Scope) -> ast.expr:
+        """Return ``net`` for ``DDP(net.to(device))``: what stays of its class, whatever it is put into."""
+        while isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in SAME:
+                node = node.func.value
+            elif node.args and self._dotted(node.func, scope) in (*WRAPPERS, *PASSED):
+                node = node.args[0]
+            else:
+                break
+        return node
 
     def _only(self, values: Iterable[tuple[ast.expr, Scope]], depth: int) -> Scope | None:
         """Return the class of all values but ``None``; None where they are of several, or one is not known."""
@@ -212,7 +249,22 @@ class Objects:
         if found is not None:
             return found
         made = self._find_class(call.func, scope)
-        return self.method(made, "__init__") if made is not None else None
+        if made is not None:
+            return self.method(made, "__init__")
+        if not isinstance(call.func, ast.Attribute):
+            return None
+        owner = self._made_here(call.func.value, scope)
+        return self.method(owner, call.func.attr) if owner is not None else None
+
+    def _made_here(self, node: ast.expr, scope: Scope) -> Scope | None:
+        """Return the class of ``Runner()`` and of a variable bound to that alone; callers are asked for nothing."""
+        home = scope
+        if isinstance(node, ast.Name):
+            home, values = scope.lookup(node.id) or (scope, [])
+            if len(values) != 1:
+                return None
+            node = values[0]
+        return self._find_class(node.func, home) if isinstance(node, ast.Call) else None
 
 
 def _find_container(target: ast.expr, head: ast.expr, name: str) -> tuple[ast.expr, bool] | None:

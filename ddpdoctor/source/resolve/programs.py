@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
-from ddpdoctor.source.resolve.calls import JOINS, MESHES, WRAPPERS
+from ddpdoctor.source.resolve.calls import JOINS, MESHES
 from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.rank_tests import VARIABLES, RankReader
 from ddpdoctor.source.resolve.walking import find_argument, find_calls
 

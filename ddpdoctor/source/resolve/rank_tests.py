@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ddpdoctor.source.resolve.known import SIZES
@@ -145,6 +145,10 @@ class RankReader:
 
     def _compare(self, test: ast.Compare, scope: Scope, depth: int) -> Difference | None:
         left, operator, right = test.left, test.ops[0], test.comparators[0]
+        if isinstance(operator, (ast.Is, ast.IsNot)) and _is_none(right):
+            present = self._read_presence(left, scope, depth)
+            if present is not None:
+                return present if isinstance(operator, ast.IsNot) else present.negate()
         rank = self.rank(left, scope, depth)
         if rank is None and isinstance(operator, (ast.Eq, ast.NotEq)):
             left, right = right, left
@@ -214,6 +218,9 @@ class RankReader:
     def _read_name(self, node: ast.Name | ast.Attribute, scope: Scope, depth: int) -> Difference | None:
         if isinstance(node, ast.Name) and node.id in scope.reduced:
             return None
+        present = self._read_presence(node, scope, depth)
+        if present is not None:
+            return replace(present, certain=False)  # what is bound may be empty or zero
         found = self._values(node, scope)
         reads = [self.read(value, found[0], depth + 1) for value in _known(found[1])] if found else []
         for read in reads:
@@ -229,6 +236,36 @@ class RankReader:
             return Difference(HELPER, False, ZERO)
         rank = self.rank(node, scope, depth)
         return Difference("rank", True, ZERO, positive=False) if rank else None
+
+    def _read_presence(self, node: ast.expr, scope: Scope, depth: int) -> Difference | None:
+        """Return how ranks differ in whether a variable is None: it is bound to more below a test on the rank alone."""
+        found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
+        if not isinstance(node, ast.Name) or found is None or node.id in scope.reduced | found[0].reduced:
+            return None
+        home, values = found
+        if (
+            not any(_is_none(each) for each in values)
+            or len(values) < 2
+            or isinstance(home.node, ast.ClassDef)
+        ):
+            return None
+        given = list(_list_given(home.node.body, node.id, ()))
+        if len(given) != len(values):
+            return None  # bound by a loop, a ``with`` or another function as well
+        kept: Difference | None = None
+        for value, tests in given:
+            if _is_none(value):
+                continue
+            reads = [(self.read(test, home, depth + 1), positive) for test, positive in tests]
+            own = next(((each, positive) for each, positive in reads if each is not None), None)
+            if own is None or own[0].origin not in ("rank", HELPER):
+                return None
+            side = own[0] if own[1] else own[0].negate()
+            certain = side.certain and len(tests) == 1
+            if kept is not None and (kept.key, kept.positive) != (side.key, side.positive):
+                return None
+            kept = replace(side, certain=certain and (kept is None or kept.certain))
+        return kept
 
     def _read_call(self, call: ast.Call, scope: Scope, depth: int) -> Difference | None:
         if isinstance(call.func, ast.Name) and call.func.id == "bool" and len(call.args) == 1:
@@ -323,6 +360,24 @@ class RankReader:
             if owner is not None and node.attr in owner.attributes:
                 return owner, owner.attributes[node.attr]
         return None
+
+
+def _list_given(
+    body: Iterable[ast.stmt], name: str, tests: tuple[tuple[ast.expr, bool], ...]
+) -> Iterator[tuple[ast.expr, tuple[tuple[ast.expr, bool], ...]]]:
+    """Yield what plain assignments of a block bind a variable to, each with the tests around it and their sides."""
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            if any(isinstance(each, ast.Name) and each.id == name for each in statement.targets):
+                yield statement.value, tests
+        elif isinstance(statement, ast.If):
+            yield from _list_given(statement.body, name, (*tests, (statement.test, True)))
+            yield from _list_given(statement.orelse, name, (*tests, (statement.test, False)))
+        elif not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _list_given(getattr(statement, field, ()), name, tests)
+            for handler in getattr(statement, "handlers", ()):
+                yield from _list_given(handler.body, name, tests)
 
 
 def _known(values: Iterable[ast.expr]) -> list[ast.expr]:

@@ -66,9 +66,12 @@ def is_spelled_out(call: ast.Call) -> bool:
 
 
 def find_argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
-    """Return what a call gives for a parameter of a function of the files; None where it gives nothing that is seen."""
-    if not is_spelled_out(call):
-        return None
+    """Return what a call gives for a parameter of a function of the files; None where it gives nothing that is seen.
+
+    Arguments before the first ``*rest`` have their places whatever that holds.
+    """
+    starred = [place for place, each in enumerate(call.args) if isinstance(each, ast.Starred)]
+    given = call.args[: starred[0]] if starred else call.args
     for each in call.keywords:
         if each.arg == name:
             return each.value
@@ -78,7 +81,7 @@ def find_argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None
         for each in getattr(function.node, "decorator_list", ())
     )
     names = function.parameters[1:] if bound and not static else function.parameters
-    return dict(zip(names, call.args, strict=False)).get(name)
+    return dict(zip(names, given, strict=False)).get(name)
 
 
 def is_true(node: ast.expr | None) -> bool:

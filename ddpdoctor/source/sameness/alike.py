@@ -26,7 +26,7 @@ JOINING = frozenset({"os.path.join", "os.path.abspath", "os.path.expanduser", "o
                      "os.fspath", "len", "min", "max", "round", "isinstance", "hasattr", "getattr", "bool",
                      "os.path.exists",
                      "os.path.isfile", "os.path.isdir", "os.listdir", "range", "any", "all", "torch.cuda.is_available",
-                     "os.getcwd", "itertools.count", "trange", "tqdm.trange",
+                     "os.getcwd", "itertools.count", "torch.distributed.get_world_size", "trange", "tqdm.trange",
                      "tqdm.auto.trange", "sorted", "reversed", "list"})  # fmt: skip
 """Functions whose result is alike where their arguments are."""
 TEXT_METHODS = frozenset({"format", "joinpath", "with_suffix", "as_posix", "resolve", "replace", "strip", "lower",
@@ -223,6 +223,8 @@ class Values:
             return f"{node.id}@{id(home)}"
         if isinstance(node, ast.Constant):
             return str(node.value)
+        if isinstance(node, ast.Attribute):
+            return self._spell_attribute(node, scope, frames, depth)
         if isinstance(node, ast.Call) and self.files.dotted(node.func, scope) in ("str", "pathlib.Path"):
             return "/".join(self.spell(each, scope, frames, depth + 1) for each in node.args)
         if isinstance(node, ast.Call) and self.files.dotted(node.func, scope) == "os.path.join":
@@ -239,6 +241,22 @@ class Values:
             sides = [self.spell(each, scope, frames, depth + 1) for each in (node.left, node.right)]
             return middle.join(sides)
         return self._text(node, scope)
+
+    def _spell_attribute(
+        self, node: ast.Attribute, scope: Scope, frames: tuple[Frame, ...], depth: int
+    ) -> str:
+        """Spell ``self.path`` as the attribute of the object whose method is called, where it is set only once."""
+        owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
+        if owner is None or len(owner.attributes.get(node.attr, ())) != 1 or not frames:
+            return self._text(node, scope)
+        frame = frames[-1]
+        called = frame.call.func
+        if frame.callee is not scope or not isinstance(called, ast.Attribute):
+            return self._text(node, scope)
+        if isinstance(called.value, ast.Name) and called.value.id == "self":
+            moved = ast.copy_location(ast.Attribute(called.value, node.attr, ast.Load()), node)
+            return self.spell(moved, frame.scope, frames[:-1], depth + 1)
+        return f"{self.spell(called.value, frame.scope, frames[:-1], depth + 1)}.{node.attr}"
 
     def _text(self, node: ast.expr, scope: Scope) -> str:
         """Return the text of what is not followed; what other functions call the same is not the same."""

@@ -66,6 +66,22 @@ class Ways:
         """Whether each run of the program comes to a step."""
         return all(map(self._is_passed, step.guards))
 
+    def is_shared(self, step: Step) -> bool:
+        """Whether all ranks come to a step or none: each test before it is on what a loop of all ranks counts.
+
+        An option is no such test: ranks that are started by hand may have different ones.
+        """
+        return all(
+            self._is_passed(each)
+            or (
+                each.kind in ("if", "else", "unless")
+                and isinstance(each.test, ast.expr)
+                and _is_on_loops(each.test, each.scope)
+                and self.values.alike(each.test, each.scope, _frames_to(each.scope, step.frames), 0)
+            )
+            for each in step.guards
+        )
+
     def _is_passed(self, guard: Guard) -> bool:
         return (
             guard.kind in ("main", "for", "with")
@@ -123,6 +139,8 @@ class Ways:
             return False
         if self.files.find_class(function, step.scope) is not None:
             return False  # one without an __init__ of its own
+        if self._is_tame_attribute(function, step.scope):
+            return False
         while isinstance(function, (ast.Attribute, ast.Subscript)):
             function = function.value
         if isinstance(function, ast.Call):
@@ -133,6 +151,16 @@ class Ways:
         if found is None or function is step.call.func:
             return True
         return not all(self._is_tame(value, found[0]) for value in found[1])
+
+    def _is_tame_attribute(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether it is an attribute of ``self`` to which such packages alone gave its value: ``self.layer(x)``."""
+        while isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+            node = node.value
+        owner = scope.find_class()
+        if owner is None or not isinstance(node, ast.Attribute) or ast.unparse(node.value) != "self":
+            return False
+        pairs = [(each, owner.makers.get(each, owner)) for each in owner.attributes.get(node.attr, ())]
+        return bool(pairs) and all(self._is_tame(*pair) for pair in pairs)
 
     def _is_tame(self, value: ast.expr, scope: Scope) -> bool:
         """Whether a value was made by one of the packages that make no groups of the user's."""
@@ -230,6 +258,15 @@ class Ways:
     def _is_parameter(node: ast.Name, scope: Scope) -> bool:
         found = scope.lookup(node.id)
         return found is not None and found[1][:1] == [UNKNOWN] and node.id not in found[0].loops
+
+
+def _is_on_loops(test: ast.expr, scope: Scope) -> bool:
+    """Whether all variables of a test are those of loops of the same function."""
+    called = {
+        id(name) for each in ast.walk(test) if isinstance(each, ast.Call) for name in ast.walk(each.func)
+    }
+    names = [each.id for each in ast.walk(test) if isinstance(each, ast.Name) and id(each) not in called]
+    return bool(names) and all(name in scope.loops for name in names)
 
 
 def _frames_to(scope: Scope, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

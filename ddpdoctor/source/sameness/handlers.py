@@ -12,6 +12,9 @@ OF_ONE_RANK = frozenset({"OutOfMemoryError", "MemoryError", "FloatingPointError"
 """Errors of memory and numbers."""
 OF_ANYTHING = frozenset({"BaseException", "Exception", "RuntimeError", "OSError", "IOError"})
 """Errors that say nothing of what raised them: what is tried tells whether one rank may be alone with them."""
+OF_SAMPLES = frozenset({"ValueError", "IndexError", "KeyError", "LookupError", "TypeError", "AssertionError",
+                        "ArithmeticError", "OverflowError", "UnicodeError", "UnicodeDecodeError"})  # fmt: skip
+"""Errors of what a batch contains: where a step of the training is tried, each rank has a batch of its own."""
 _OWN_WORK = frozenset("""load open read readline readlines read_text read_bytes fromfile memmap loadtxt genfromtxt
     imread imdecode read_csv read_parquet read_json read_image read_video decode_jpeg urlopen urlretrieve download
     download_url recv connect listdir scandir stat getsize iterdir rename remove unlink rmtree rmdir mkdir makedirs
@@ -41,17 +44,20 @@ class Handlers:
         self._differs = differs
         self._is_rank = is_rank
 
-    def is_of_one_rank(self, handler: ast.ExceptHandler, tried: Sequence[ast.AST], scope: Scope) -> bool:
+    def is_of_one_rank(
+        self, handler: ast.ExceptHandler, tried: Sequence[ast.AST], scope: Scope, *, trains: bool = False
+    ) -> bool:
         """Whether an error may come to one rank alone: not a missing module, a setting, or what this torch lacks.
 
         Args:
             handler: it catches nothing but what one rank may meet, by the names of its errors.
             tried: the statements above it.
             scope: in which they stand.
+            trains: whether they train on a batch.
         """
         names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
         kinds = {"BaseException" if each is None else name_last(each) for each in names}
-        if not kinds <= OF_ONE_RANK | OF_ANYTHING:
+        if not kinds <= OF_ONE_RANK | OF_ANYTHING | (OF_SAMPLES if trains else frozenset()):
             return False
         return bool(kinds & OF_ONE_RANK) or self._works_alone(tried, scope, 0)
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.source.resolve.calls import APEX, WRAPPERS
+from ddpdoctor.source.resolve.calls import APEX
 from ddpdoctor.source.resolve.kinds import Kinds, Value, born_with
 from ddpdoctor.source.resolve.names import UNKNOWN, Scope
+from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.walking import (
     find_argument,

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.calls import APEX, SAMPLERS, WRAPPERS
+from ddpdoctor.source.resolve.calls import APEX, SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.programs import ALL_JOINS, FRAMEWORKS
 from ddpdoctor.source.resolve.traces import Guard, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_main_guard, is_spelled_out

@@ -46,7 +46,7 @@ def find_unmatched_messages(trace: Trace, files: Files) -> Iterator[SourceFact]:
     first = messages[0]
     rule, others = ("all-receive", SENDS) if first.name in RECEIVES else ("all-send", RECEIVES)
     second = next((step for step in messages if step.name in others), None)
-    if second is not None and not (ways.is_sure(first) and ways.is_sure(second)):
+    if second is not None and not (ways.is_shared(first) and ways.is_shared(second)):
         return  # a test may let some ranks begin on the other side
     if second is not None and not any(map(ways.is_foreign, trace.steps[: trace.steps.index(second)])):
         yield ways.tell(rule, first, beside=second)

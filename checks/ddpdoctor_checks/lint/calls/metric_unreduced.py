@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
@@ -12,9 +13,12 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.walking import find_argument, name_last
+from ddpdoctor.source.resolve.rank_tests import RankReader
+from ddpdoctor.source.resolve.walking import find_argument, name_last, own_nodes
 from ddpdoctor.source.sameness.losses import ORDERS
+from ddpdoctor.source.sameness.measures import MEASURED, MeasureReader
 from ddpdoctor.source.training.passes import find_mentioned, find_passes, joins_results
+from ddpdoctor.source.training.train_loops import distributed_modules
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 REPORTS = frozenset({"print", "info", "log", "add_scalar", "add_scalars", "warning", "write", "set_postfix"})
@@ -42,6 +46,36 @@ def find_results(files: Files) -> Iterator[SourceFact]:
             yield SourceFact("metric-unreduced", place, noticed, {"way": used.way, "name": used.name})
 
 
+@lint_rule("measure-unreduced", reads="files")
+def find_measures(files: Files) -> Iterator[SourceFact]:
+    """Yield what a rank decides by a number that it measured on data of its own (``measure-unreduced``).
+
+    A comparison, a scheduler that goes by it, or a function or object of the files that compares it. name: the
+    variable. Silent in programs in which anything may join results, by its name.
+    """
+    kinds = kinds_of(files)
+    reader, ranks = MeasureReader(kinds), RankReader(files)
+    told: set[ast.AST] = set()
+    for module in distributed_modules(kinds):
+        if joins_results(module, kinds):
+            continue
+        for scope in module.walk():
+            if isinstance(scope.node, ast.ClassDef):
+                continue
+            known = reader.find(scope)
+            names = {name for name, own in known.items() if own == MEASURED}
+            used = _UseFinder(kinds, partial(_is_measured, reader, known))
+            found = used.find_first(names, scope)
+            if found is not None and found.node not in told and not _is_of_one_rank(found, ranks):
+                told.add(found.node)
+                place = found.scope.place(found.node)
+                yield SourceFact("measure-unreduced", place, details={"name": found.name}, certain=False)
+
+
+def _is_measured(reader: MeasureReader, known: dict[str, str], node: ast.expr, scope: Scope) -> bool:
+    return reader.read(node, scope, known) == MEASURED
+
+
 @dataclass(frozen=True, slots=True)
 class _Use:
     """What is done with a result."""
@@ -53,12 +87,42 @@ class _Use:
     scope: Scope
 
 
+def _is_of_one_rank(use: _Use, ranks: RankReader) -> bool:
+    """Whether a test on the rank stands around what decides, or is a part of it: then one rank alone decides."""
+    return any(
+        isinstance(each, ast.If)
+        and ranks.read(each.test, use.scope) is not None
+        and any(inner is use.node for inner in ast.walk(each))
+        for each in own_nodes(use.scope.node)
+    )
+
+
 class _UseFinder:
     """Follows a result to what it decides, or else to where it is told."""
 
-    def __init__(self, kinds: Kinds) -> None:
+    def __init__(self, kinds: Kinds, is_own: Callable[[ast.expr, Scope], bool] | None = None) -> None:
         self._kinds = kinds
         self._depth = 0
+        self._is_own = is_own
+
+    def find_first(self, names: set[str], scope: Scope) -> _Use | None:
+        """Return the first statement of a function that decides by one of some variables, or by a value of its own."""
+        for statement, spot in self._kinds.flow(scope).statements:
+            value = _asked(statement)
+            if value is None or not spot.is_on or (isinstance(statement, ast.If) and _only_tells(statement)):
+                continue
+            name = find_mentioned(value, names) or ""
+            calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)]
+            held = [
+                each for call in calls for each in call.args if self._is_own and self._is_own(each, scope)
+            ]
+            if not name and not held:
+                continue
+            if name and _compares(value, names):
+                return _Use("decides", name, statement, scope)
+            if self._hands_over(value, names, scope, held):
+                return _Use("decides", ast.unparse(held[0]) if held else name, statement, scope)
+        return None
 
     def find(self, counted: frozenset[str], scope: Scope, after: ast.stmt) -> _Use | None:
         """Return how variables are used after a statement, also by who calls the function that returns them."""
@@ -130,11 +194,14 @@ class _UseFinder:
                 return True
         return False
 
-    def _hands_over(self, value: ast.expr, names: set[str], scope: Scope) -> bool:
+    def _hands_over(
+        self, value: ast.expr, names: set[str], scope: Scope, held: Sequence[ast.expr] = ()
+    ) -> bool:
         """Whether a variable is given to what decides by it: a function or object of the files, or a scheduler."""
         files = self._kinds.files
         for call in ast.walk(value):
-            if not isinstance(call, ast.Call) or find_mentioned(call, names) is None:
+            own = isinstance(call, ast.Call) and any(each in call.args for each in held)
+            if not isinstance(call, ast.Call) or (find_mentioned(call, names) is None and not own):
                 continue
             if isinstance(call.func, ast.Attribute) and call.func.attr == "step":
                 maker = files.find_maker(call.func.value, scope)
@@ -147,7 +214,7 @@ class _UseFinder:
             below = {
                 each
                 for each, node in given.items()
-                if node is not None and find_mentioned(node, names) is not None
+                if node is not None and (find_mentioned(node, names) is not None or node in held)
             }
             self._depth += 1
             used = self._follow(below, called, None)[0] if below else None
@@ -229,4 +296,19 @@ def tell_unreduced(evidence: Evidence) -> Iterable[Finding]:
             why="no name in the program mentions reducing, gathering or metrics",
             severity=None if way == "decides" else "info",
             role="cause" if way == "decides" else "advice",
+        )
+    known = {fact.place for fact in facts_of(evidence, "metric-unreduced")}
+    for fact in facts_of(evidence, "measure-unreduced"):
+        if fact.place in known:
+            continue
+        yield tell_fact(
+            fact,
+            f"{fact.details['name']} decides at {name_line(fact.place)}, but each rank measured it on its own data and "
+            "nothing is reduced: the ranks decide differently.",
+            Fix(
+                "all-reduce the value before the decision",
+                code="value = torch.tensor(value, device=device)\ndist.all_reduce(value)\n"
+                "value = value.item() / dist.get_world_size()",
+            ),
+            why="the data depend on the rank, and no name in the program mentions reducing, gathering or metrics",
         )

@@ -43,7 +43,7 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
             continue
         loaders = loaders_of(loop.node.iter, loop.scope, kinds)
         by_loader = [(loader, samplers_of(loader, kinds)) for loader in loaders]
-        if any(each.name not in SAMPLERS for _, own in by_loader for each in own):
+        if any(each.name not in SAMPLERS and each.owner is None for _, own in by_loader for each in own):
             continue
         # those that keep their order are for an evaluation in the same loop
         by_loader = [(loader, own) for loader, own in by_loader if own and all(map(_is_shuffling, own))]
@@ -59,10 +59,15 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
         for each in samplers if way else ():
             if each.call not in told:
                 told.add(each.call)
-                yield note_loader(each, "epoch-unset", loop, way=way or "")
+                name = each.owner.name if each.owner is not None else None
+                yield note_loader(
+                    each, "epoch-unset", loop, way=way or "", sampler=name or "DistributedSampler"
+                )
 
 
 def _is_shuffling(sampler: Value) -> bool:
+    if sampler.kind == "sampler" and sampler.owner is not None:
+        return _orders_by_epoch(sampler.owner)
     if sampler.kind != "sampler" or sampler.name not in SAMPLERS or not is_spelled_out(sampler.call):
         return False
     seed = find_keyword(sampler.call, "seed", 4)
@@ -70,6 +75,22 @@ def _is_shuffling(sampler: Value) -> bool:
         return False
     shuffle = find_keyword(sampler.call, "shuffle", 3)
     return shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True)
+
+
+def _orders_by_epoch(owner: Scope) -> bool:
+    """Whether a sampler of the files draws its order by the epoch that ``set_epoch`` alone gives it."""
+    order, setter = owner.functions.get("__iter__"), owner.functions.get("set_epoch")
+    kept = _attributes_kept(setter) if setter is not None else None
+    if order is None or not kept or not _shuffles_by_seed(owner, order):
+        return False
+    set_elsewhere = {
+        node.attr
+        for name, method in owner.functions.items()
+        if name not in ("__init__", "set_epoch")
+        for node in own_nodes(method.node)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    return bool(kept & _attributes_read(owner)) and not kept & set_elsewhere
 
 
 def _is_one_batch(loader: Value) -> bool:
@@ -115,11 +136,11 @@ def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | 
             continue
         owner = call.func.value
         if isinstance(owner, ast.Attribute) and owner.attr == "sampler" and name_of(owner) is None:
-            values = [
-                v
-                for loader in kinds.find(owner.value, scope)
-                for v in samplers_of(loader, kinds) or (loader,)
-            ]
+            held = kinds.find(owner.value, scope)
+            if held and all(map(_has_own_batches, held)):
+                way = "other"  # the sampler that a loader makes for itself beside a batch sampler is not used
+                continue
+            values = [v for loader in held for v in samplers_of(loader, kinds) or (loader,)]
         else:
             values = list(kinds.find(owner, scope))
         if any(each.kind not in ("sampler", "dataset", "none") for each in values):
@@ -133,10 +154,20 @@ def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | 
     return way
 
 
+def _has_own_batches(loader: Value) -> bool:
+    """Whether a loader is given batches of indices: its ``sampler`` is then a SequentialSampler that it never uses."""
+    return loader.kind == "loader" and find_keyword(loader.call, "batch_sampler") is not None
+
+
 def _sets_otherwise(module: Scope) -> bool:
     """Whether a file sets an attribute ``epoch`` of something, or takes ``set_epoch`` by its name."""
+    asked = {
+        id(each.args[1])
+        for each in ast.walk(module.node)
+        if isinstance(each, ast.Call) and getattr(each.func, "id", "") == "hasattr" and len(each.args) == 2
+    }
     return any(
-        (isinstance(each, ast.Constant) and each.value == "set_epoch")
+        (isinstance(each, ast.Constant) and each.value == "set_epoch" and id(each) not in asked)
         or (
             isinstance(each, ast.Attribute)
             and each.attr == "epoch"
@@ -215,7 +246,7 @@ def tell_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "epoch-unset"):
         yield tell_fact(
             fact,
-            f"The DistributedSampler at {name_line(fact.place)} shuffles each epoch in the same way: "
+            f"The {fact.details['sampler']} at {name_line(fact.place)} shuffles each epoch in the same way: "
             f"{ways[fact.details['way']]}.",
             Fix("call set_epoch before each epoch", code=_tell_epoch(fact)),
             why=(

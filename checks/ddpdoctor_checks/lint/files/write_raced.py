@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.known import HARMLESS as HARMLESS_METHODS
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Trace
+from ddpdoctor.source.resolve.walking import find_calls, own_nodes
 from ddpdoctor.source.sameness.apart import Ways
-from ddpdoctor.source.training.writes import find_forwarded, find_written
+from ddpdoctor.source.training.writes import SAVES, find_forwarded, find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import find_call, read_line
 
 HARMLESS = ("/dev/null", ".lock")
+OF_MASTER = re.compile(r"(on|by|if)_?(the_)?(master|main|rank_?(0|zero)|global_zero|chief)", re.IGNORECASE)
+"""Names of functions that promise to write on one rank."""
 _GUARD = (
     'if dist.get_rank() == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
     "dist.barrier()"
@@ -45,6 +53,51 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
         yield ways.tell("write-raced", step, kind=written[1], path=ast.unparse(written[0]))
 
 
+@lint_rule("master-writes-by-all", reads="module")
+def find_unguarded_helpers(module: Scope, files: Files) -> Iterator[SourceFact]:
+    """Yield helpers that are called after the master and save on every rank (``master-writes-by-all``).
+
+    The name is a promise to whoever calls: ``save_on_master``. name: the function. Nothing where any test or decorator
+    stands in it or before it, where it calls what may test the rank, or where it gets the rank.
+    """
+    for scope in module.walk():
+        node = scope.node
+        if not isinstance(node, ast.FunctionDef) or not OF_MASTER.search(node.name) or node.decorator_list:
+            continue
+        if not kinds_of(files).programs.is_distributed(module) or _has_test(scope):
+            continue
+        calls = list(find_calls(scope))
+        saved = [each for each in calls if files.dotted(each.func, scope) in SAVES]
+        if any(_is_guarded(*each, files) for each in kinds_of(files).callers(scope)):
+            continue
+        if saved and all(each in saved or _is_harmless(each, scope, files) for each in calls):
+            details = {"name": node.name}
+            yield SourceFact("master-writes-by-all", scope.place(saved[0]), details=details, traced=False)
+
+
+def _has_test(scope: Scope) -> bool:
+    tests = (ast.If, ast.IfExp, ast.BoolOp, ast.With, ast.Match, ast.Try)
+    return any(isinstance(each, tests) or "rank" in getattr(each, "id", "") for each in own_nodes(scope.node))
+
+
+def _is_guarded(call: ast.Call, scope: Scope, files: Files) -> bool:
+    """Whether a test on the rank stands around a call in its function."""
+    ranks = RankReader(files)
+    return any(
+        isinstance(each, ast.If)
+        and ranks.read(each.test, scope) is not None
+        and any(inner is call for inner in ast.walk(each))
+        for each in own_nodes(scope.node)
+    )
+
+
+def _is_harmless(call: ast.Call, scope: Scope, files: Files) -> bool:
+    root = (files.dotted(call.func, scope) or "").split(".")[0]
+    return root in KNOWN_ROOTS or (
+        isinstance(call.func, ast.Attribute) and call.func.attr in HARMLESS_METHODS
+    )
+
+
 @check("CKP001", family="source", needs=NEEDS, id="lint.checkpoints", commands=LINT)
 def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
     """Each rank writes one path."""
@@ -58,6 +111,19 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
             why="no rank-dependent `if` guards it, and the path is the same on all ranks",
             severity=severity,
             role="advice" if severity == "info" else "cause",
+        )
+    known = {fact.place for fact in facts_of(evidence, "write-raced")}
+    for fact in facts_of(evidence, "master-writes-by-all"):
+        if fact.place in known:
+            continue
+        name = fact.details["name"]
+        yield tell_fact(
+            fact,
+            f"{name} saves on every rank at {name_line(fact.place)}: nothing in it tests the rank, although its name "
+            "promises that one rank writes.",
+            Fix("write on rank 0 only", code=f"if dist.get_rank() == 0:\n    {fact.place.text}"),
+            why=f"no `if` and no decorator of {name} depends on the rank",
+            severity="warning",
         )
 
 

@@ -12,7 +12,7 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.walking import names_in
+from ddpdoctor.source.resolve.walking import find_argument, names_in
 from ddpdoctor.source.training.freezing import freezes, read_switch
 from ddpdoctor.source.training.train_loops import TrainingLoop, training_loops
 from ddpdoctor.source.training.wraps import Wrap, goes_through_module, is_certain, wraps_of
@@ -48,12 +48,17 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                     continue
                 if any(_stands_behind(other, statement, scope, kinds) for other in again):
                     continue  # wrapped anew after the change
-                change = _read_change(statement, scope, wrap, kinds)
-                if change is not None and statement not in told:
-                    told.add(statement)
+                change, line, home = _read_change(statement, scope, wrap, kinds), statement, scope
+                if change is None:
+                    given = _find_unfreezing(statement, scope, wrap, kinds)
+                    if given is None:
+                        continue
+                    change, line, home = given
+                if line not in told:
+                    told.add(line)
                     noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
-                    place = scope.place(statement)
-                    certain = surely and is_certain(statement, scope, kinds)
+                    place = home.place(line)
+                    certain = surely and line is statement and is_certain(statement, scope, kinds)
                     details = dict(zip(("way", "what"), change, strict=True))
                     yield SourceFact("changed-after-wrap", place, (noticed,), details, certain=certain)
 
@@ -130,6 +135,36 @@ def _has_parameters(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
     return name is None or not (name.startswith("torch.nn.") and WITHOUT.match(name.rpartition(".")[2]))
 
 
+def _find_unfreezing(
+    statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds
+) -> tuple[tuple[str, str], ast.stmt, Scope] | None:
+    """Return what a function or a callback unfreezes of the wrapped model that it is given, on some way in it.
+
+    Of an object that is not known, such as one of a list of callbacks, it is a method of that name.
+    """
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call):
+        return None
+    called = kinds.called(call, scope)
+    named = kinds.methods(call.func.attr) if called is None and isinstance(call.func, ast.Attribute) else []
+    for function in [called] if called is not None else named:
+        for inner, spot in kinds.flow(function).statements:
+            switch = read_switch(inner, function, kinds) if spot.is_on else None
+            if switch is None or not switch[1]:
+                continue
+            root, path = _root(switch[0])
+            argument = (
+                find_argument(call, function, root.id)
+                if isinstance(root, ast.Name) and root.id in function.parameters
+                else None
+            )
+            if argument is None or not _belongs(argument, scope, wrap, kinds):
+                continue
+            if _was_frozen_at((*_root(argument)[1], *path), wrap, kinds):
+                return ("unfrozen", ast.unparse(switch[0])), inner, function
+    return None
+
+
 def _read_call(call: ast.Call, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
     name = kinds.files.dotted(call.func, scope)
     if name == "setattr" and len(call.args) == 3 and _belongs(call.args[0], scope, wrap, kinds):
@@ -195,22 +230,33 @@ def _belongs(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
 
 
 def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
-    """Whether the same part was frozen before the wrap, in the function that wraps."""
+    """Whether the same part was frozen before the wrap."""
     if not _belongs(node, scope, wrap, kinds):
         return False
-    _, path = _root(node)
+    return _was_frozen_at(_root(node)[1], wrap, kinds)
+
+
+def _was_frozen_at(path: tuple[str, ...], wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether a part of the model was frozen before the wrap: in the function that wraps, or by one that calls that."""
     if _is_made_frozen(path, wrap, kinds):
         return True
-    flow = kinds.flow(wrap.scope)
-    own = flow.spot(wrap.value.call)
+    calls = kinds.callers(wrap.scope)
+    ends = [(wrap.scope, wrap.value.call), *((home, call) for call, home in calls)]
+    return any(_is_frozen_before(path, home, call, wrap, kinds) for home, call in ends)
+
+
+def _is_frozen_before(path: tuple[str, ...], scope: Scope, call: ast.Call, wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether a statement of a function freezes a part of the model before a call of that function."""
+    flow = kinds.flow(scope)
+    own = flow.spot(call)
     for statement, spot in flow.statements:
-        switch = read_switch(statement, wrap.scope, kinds)
+        switch = read_switch(statement, scope, kinds)
         frozen = switch[0] if switch is not None and not switch[1] else None
         if frozen is None or own is None or spot.number >= own.number or not spot.is_on:
             continue
         root, other = _root(frozen)
         made = {each.identity for each in wrap.value.inner}
-        found = kinds.all_of(root, wrap.scope, "model", "unknown")
+        found = kinds.all_of(root, scope, "model", "unknown")
         if found and all(each.identity in made for each in found):
             short = min(len(path), len(other))
             if path[:short] == other[:short]:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.calls import WRAPPERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.programs import ALL_JOINS
 from ddpdoctor.source.resolve.walking import names_in
 from ddpdoctor.source.training.train_loops import is_step, training_loops

@@ -1,0 +1,175 @@
+"""Decisions by what a rank measured on data of its own, and the program that agrees on them first."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.judging import find_marked, lines_of, lint
+
+HEAD = """\
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+"""
+PROGRAM = """\
+class Meter:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+    def add(self, value, count):
+        self.total += value * count
+        self.count += count
+    @property
+    def average(self):
+        return self.total / self.count
+class Patience:
+    def __init__(self):
+        self.best, self.bad = None, 0
+    def is_over(self, value):
+        if self.best is None or value < self.best:
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        return self.bad >= 3
+def sample(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(8, 4, generator=generator)
+def compare(net, x, y):
+    return F.mse_loss(net(x), y).item()
+def validate(model, loader, rank):
+    model.eval()
+    {validate}
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DDP(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plateau, patience = ReduceLROnPlateau(optimizer), Patience()
+    held = TensorDataset(torch.randn(64, 4))
+    loader = DataLoader(held, 8, sampler={sampler})
+    for epoch in range(9):
+        x = sample(epoch * dist.get_world_size() + rank)
+        optimizer.zero_grad()
+        F.mse_loss(model(x), x).backward()
+        optimizer.step()
+        value = validate(model, loader, rank)
+        {use}
+    dist.destroy_process_group()
+main()
+"""
+SHARDS = "DistributedSampler(held, shuffle=False)"
+BY_SEED = "x = sample(99 + rank)\n    with torch.no_grad():\n        return F.mse_loss(model(x), x).item()"
+BY_METER = (
+    "meter = Meter()\n    with torch.no_grad():\n        for (x,) in loader:\n"
+    "            meter.add(F.mse_loss(model(x), x).item(), len(x))\n    return meter.average"
+)
+BY_LIST = (
+    "values = []\n    with torch.no_grad():\n        for (x,) in loader:\n"
+    "            values.append(F.mse_loss(model.module(x), x).item())\n    return sum(values) / len(values)"
+)
+BY_DRAWS = (
+    "torch.manual_seed(3 + rank)\n    held = torch.randn(8, 4), torch.randn(8, 4)\n    with torch.no_grad():\n"
+    "        return compare(model.module, *held)"
+)
+USES = [
+    "plateau.step(value)  # here",
+    "if patience.is_over(value):  # here\n            break",
+    "if value < 0.1:  # here\n            break",
+]
+
+
+def make(validate: str, use: str, sampler: str = SHARDS) -> str:
+    """Fill the program in."""
+    return PROGRAM.format(validate=validate, use=use, sampler=sampler)
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("validate", [BY_SEED, BY_METER, BY_LIST, BY_DRAWS])
+@pytest.mark.parametrize("use", USES)
+def test_each_rank_decides_by_its_own_number(validate: str, use: str) -> None:
+    text = make(validate, use)
+    findings = [each for each in lint(text, head=HEAD) if each.code == "NUM005"]
+    assert lines_of(findings, "NUM005") == find_marked(text, head=HEAD)
+    assert {each.severity for each in findings} == {"warning"}
+
+
+@pytest.mark.right
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    ("validate", "sampler"),
+    [
+        (BY_SEED.replace("99 + rank", "99"), SHARDS),
+        (BY_DRAWS.replace("3 + rank", "3"), SHARDS),
+        (BY_METER, "None"),
+        (BY_LIST, "None"),
+        (
+            BY_SEED.replace("return F", "loss = F").replace(
+                ".item()", "\n    dist.all_reduce(loss)\n    return loss"
+            ),
+            SHARDS,
+        ),
+    ],
+)
+def test_number_of_the_same_data_or_of_all_ranks(validate: str, sampler: str, use: str) -> None:
+    assert "NUM005" not in {each.code for each in lint(make(validate, use, sampler), head=HEAD)}
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "use",
+    [
+        "if rank == 0 and value < 0.1:\n            torch.save(model.module.state_dict(), 'best.pt')",
+        "if rank == 0:\n            if value < 0.1:\n                print('low')",
+        "print(value)",
+    ],
+)
+def test_one_rank_alone_decides_or_nothing_is_decided(use: str) -> None:
+    assert "NUM005" not in {each.code for each in lint(make(BY_SEED, use), head=HEAD)}
+
+
+BATCHES = """\
+def train_on(model, optimizer, batch):
+    optimizer.zero_grad()
+    loss = model(batch).sum()
+    loss.backward()
+    optimizer.step()
+def main(batches):
+    dist.init_process_group("gloo")
+    model = DDP(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        try:
+            {tried}
+        except {error}:
+            {handled}
+    dist.destroy_process_group()
+main([torch.ones(4)])
+"""
+TRAINS = "train_on(model, optimizer, batch)"
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "error", ["ValueError", "(KeyError, IndexError)", "AssertionError", "TypeError as error", "Exception"]
+)
+@pytest.mark.parametrize("handled", ["continue", "print('skipped')", "pass"])
+def test_error_of_a_batch_lets_one_rank_skip_the_backward(error: str, handled: str) -> None:
+    text = BATCHES.format(tried=TRAINS, error=error, handled=handled)
+    assert {(each.code, each.severity) for each in lint(text)} == {("COL002", "warning")}
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("tried", "error", "handled"),
+    [
+        (TRAINS, "ValueError", "raise"),
+        (TRAINS, "KeyboardInterrupt", "break"),
+        ("batch = batch.float()", "ValueError", "continue"),
+        (TRAINS, "ValueError", "sys.exit(1)"),
+    ],
+)
+def test_error_that_ends_the_job_or_comes_before_the_model(tried: str, error: str, handled: str) -> None:
+    assert lint(BATCHES.format(tried=tried, error=error, handled=handled)) == []

@@ -1,0 +1,135 @@
+"""Streams that are shared out to workers alone (DAT001), samplers whose set_epoch goes elsewhere (DAT002)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.judging import find_marked, lines_of, lint
+
+HEAD = """\
+import random
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, IterableDataset, Sampler, get_worker_info
+"""
+STREAM = """\
+def lines(path):
+    yield from open(path)
+class Stream(IterableDataset):
+    def __init__(self, path{parameters}):
+        self.path = path
+        {kept}
+    def __iter__(self):
+        info = {info}
+        {share}
+        for i, line in enumerate(lines(self.path)):
+            if i % count == mine:
+                yield torch.ones(4) * len(line)
+def load(path):
+    return DataLoader(Stream(path{given}), batch_size=8, num_workers=2)
+def main():
+    dist.init_process_group("gloo")
+    model = DDP(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in load("x.txt"):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+main()
+"""
+WORKER = "mine, count = (0, 1) if info is None else (info.id, info.num_workers)"
+INFOS = ["get_worker_info()  # here", "torch.utils.data.get_worker_info()  # here"]
+
+
+def make(
+    info: str = "get_worker_info()",
+    share: str = WORKER,
+    parameters: str = "",
+    kept: str = "pass",
+    given: str = "",
+) -> str:
+    """Fill the stream in."""
+    return STREAM.format(info=info, share=share, parameters=parameters, kept=kept, given=given)
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("info", INFOS)
+def test_stream_that_is_shared_out_to_workers_alone(info: str) -> None:
+    text = make(info)
+    findings = lint(text, head=HEAD)
+    assert {(each.code, each.severity) for each in findings} == {("DAT001", "warning")}
+    assert lines_of(findings, "DAT001") == find_marked(text, head=HEAD)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "text",
+    [
+        make(
+            share=f"{WORKER}\n        mine += dist.get_rank() * count\n        count *= dist.get_world_size()"
+        ),
+        make(parameters=", rank", kept="self.rank = rank", given=", dist.get_rank()"),
+        make(given=" + str(dist.get_rank())"),
+        make(share=f"{WORKER}\n        random.shuffle(self.names)"),
+        make("None", "mine, count = 0, 1"),
+    ],
+)
+def test_stream_that_knows_ranks_draws_or_is_not_shared_out(text: str) -> None:
+    assert "DAT001" not in {each.code for each in lint(text, head=HEAD)}
+
+
+BUCKETS = """\
+class Buckets(Sampler):
+    def __init__(self, lengths, rank, world):
+        self.lengths, self.rank, self.world, self.epoch = lengths, rank, world, 0
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+    def __len__(self):
+        return len(self.lengths) // self.world
+    def __iter__(self):
+        order = list(range(len(self.lengths)))
+        random.Random({seed}).shuffle(order)
+        {counted}
+        yield from ([each] for each in order[self.rank :: self.world])
+def main(data):
+    dist.init_process_group("gloo")
+    buckets = Buckets(range(64), dist.get_rank(), dist.get_world_size())  # here
+    loader = DataLoader(data, batch_sampler=buckets)
+    model = DDP(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        {told}
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+    dist.destroy_process_group()
+main(torch.randn(64, 4))
+"""
+ASKED = "if hasattr(loader.sampler, 'set_epoch'):\n            loader.sampler.set_epoch(epoch)"
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("told", [ASKED, "loader.sampler.set_epoch(epoch)", "pass"])
+def test_epoch_that_never_reaches_the_batch_sampler(told: str) -> None:
+    text = BUCKETS.format(seed="self.epoch", counted="pass", told=told)
+    findings = [each for each in lint(text, head=HEAD) if each.code == "DAT002"]
+    assert lines_of(findings, "DAT002") == find_marked(text, head=HEAD)
+    assert all("Buckets" in each.message for each in findings)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("seed", "counted", "told"),
+    [
+        ("self.epoch", "pass", "buckets.set_epoch(epoch)"),
+        ("self.epoch", "pass", "loader.batch_sampler.set_epoch(epoch)"),
+        ("self.epoch", "self.epoch += 1", "pass"),
+        ("self.epoch", "pass", "getattr(loader.batch_sampler, 'set_epoch')(epoch)"),
+    ],
+)
+def test_epoch_that_reaches_it_or_is_counted_by_itself(seed: str, counted: str, told: str) -> None:
+    text = BUCKETS.format(seed=seed, counted=counted, told=told)
+    assert "DAT002" not in {each.code for each in lint(text, head=HEAD)}
