@@ -96,6 +96,7 @@ RIGHT = [
 def test_wrapped_model_that_some_ranks_load(text: str) -> None:
     assert {each.code for each in lint(text)} == {"NUM001"}
     severity = {each.severity for each in lint(text)}.pop()
+    assert severity is not None
     assert_found(text, "NUM001", severity)
 
 

@@ -16,7 +16,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.walking import find_argument, name_last, own_nodes
 from ddpdoctor.source.sameness.losses import ORDERS
-from ddpdoctor.source.sameness.measures import MEASURED, MeasureReader
+from ddpdoctor.source.training.measures import MEASURED, MeasureReader
 from ddpdoctor.source.training.passes import find_mentioned, find_passes, joins_results
 from ddpdoctor.source.training.train_loops import distributed_modules
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact

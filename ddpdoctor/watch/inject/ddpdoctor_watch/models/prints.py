@@ -100,8 +100,8 @@ def _find_questions() -> tuple[Any, ...]:
 def _find_transforms(core: Any) -> Any:
     """Return what says whether torch.func transforms what runs.
 
-    To ask for the transforms themselves (``peek_interpreter_stack``) gives the thread a state of its own, which each node
-    of each later backward then copies. The key is there where there are any (functorch/DynamicLayer.cpp).
+    To ask for the transforms themselves (``peek_interpreter_stack``) gives the thread a state of its own, which each
+    node of each later backward then copies. The key is there where there are any (functorch/DynamicLayer.cpp).
     """
     key = getattr(getattr(core, "DispatchKey", None), "FuncTorchDynamicLayerFrontMode", None)
     is_included = getattr(core, "_dispatch_tls_is_dispatch_key_included", None)

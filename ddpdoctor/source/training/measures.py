@@ -133,8 +133,9 @@ class MeasureReader:
         if isinstance(statement, (ast.Assign, ast.AugAssign)):
             own = self.read(statement.value, scope, known)
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            for target in targets if own is not None else ():
-                known.update({name: own for name in _list_bound(target)})
+            if own is not None:
+                for target in targets:
+                    known.update(dict.fromkeys(_list_bound(target), own))
         elif isinstance(statement, (ast.For, ast.AsyncFor)):
             own = self._read_iterated(statement.iter, scope, known)
             if own is not None:
