@@ -57,3 +57,23 @@ def test_average_that_is_divided_once_more(reduce: str, divide: str) -> None:
 )
 def test_sum_that_is_divided_once_or_average_that_is_not(reduce: str, op: str, divide: str) -> None:
     assert lint(PROGRAM.format(op=op, reduce=reduce.format(op=op), divide=divide)) == []
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        "(loss * world_size).backward()",
+        "loss = loss * world_size; loss.backward()",
+        "loss *= dist.get_world_size(); loss.backward()",
+        "loss.backward(); net.weight.grad.mul_(world_size)",
+        "scaled = world_size * loss; scaled.backward()",
+    ],
+)
+def test_loss_or_gradients_that_are_multiplied_before(scaled: str) -> None:
+    text = PROGRAM.format(op="AVG", reduce=REDUCES[0], divide=DIVIDES[0]).replace(
+        "    Reducer(torch.nn.Linear(2, 2)).reduce()\n",
+        "    net = torch.nn.Linear(2, 2)\n    reducer, loss = Reducer(net), net(torch.ones(2)).sum()\n"
+        f"    {scaled}\n    reducer.reduce()\n",
+    )
+    assert lint(text) == []

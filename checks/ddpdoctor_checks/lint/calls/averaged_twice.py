@@ -11,7 +11,7 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
-from ddpdoctor.source.resolve.walking import find_argument, find_calls, find_keyword, name_last
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, find_keyword, name_last, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 AVERAGE = frozenset({"torch.distributed.ReduceOp.AVG", "torch.distributed.distributed_c10d.ReduceOp.AVG"})
@@ -27,8 +27,14 @@ def find_averaged_twice(module: Scope, files: Files) -> Iterator[SourceFact]:
 
     ``AVG`` divides the sum by the size of the group (https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp).
     tensor: what is divided. Both lines are in one function and in one block, the division behind the collective, whose
-    line is beside it.
+    line is beside it. Not in a program that multiplies its loss or gradients by the number of ranks.
     """
+    found = list(_find(module, files))
+    if found and not any(_is_scaled(scope) for each in files.modules for scope in each.walk()):
+        yield from found
+
+
+def _find(module: Scope, files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     for scope in module.walk():
         flow = None
@@ -54,6 +60,45 @@ def find_averaged_twice(module: Scope, files: Files) -> Iterator[SourceFact]:
                     break
                 if _binds(statement, tensor):
                     break
+
+
+def _is_scaled(scope: Scope) -> bool:
+    """Whether a function multiplies a loss, or gradients, by the number of ranks."""
+    losses = [
+        call.func.value
+        for call in find_calls(scope)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+    ]
+    names = {ast.unparse(each) for each in losses}
+    for each in own_nodes(scope.node):
+        target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
+        if isinstance(each, (ast.Assign, ast.AugAssign)) and target is not None:
+            scaled = _multiplies(each) or _multiplies(each.value)
+            if scaled and (ast.unparse(target) in names or _is_gradient(target)):
+                return True
+        elif isinstance(each, ast.Call) and _multiplies(each) and _is_gradient(each.func):
+            return True
+    return any(map(_multiplies, losses))
+
+
+def _multiplies(node: ast.AST) -> bool:
+    """Whether a part of this multiplies by the number of ranks."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult):
+            sides = [each.left, each.right]
+        elif isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Mult):
+            sides = [each.value]
+        elif isinstance(each, ast.Call) and name_last(each.func) in ("mul", "mul_"):
+            sides = each.args
+        else:
+            continue
+        if any(map(_is_size, sides)):
+            return True
+    return False
+
+
+def _is_gradient(node: ast.expr) -> bool:
+    return any(isinstance(each, ast.Attribute) and each.attr == "grad" for each in ast.walk(node))
 
 
 def _is_average(node: ast.expr, scope: Scope, kinds: Kinds, depth: int) -> bool:
