@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddpdoctor.evidence import RankSet
+import pytest
+
+from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.standstill import Call, Stand
 from tests.checks.standing import at, collective, judge, proved, stand
 
@@ -55,3 +57,49 @@ def test_lines_that_never_agreed_tell_nothing() -> None:
     found = judge([walk(0, FORWARD, SUMMON, FORWARD), walk(1, BACKWARD, FORWARD, BACKWARD)])
     assert found is not None
     assert "Up to" not in found.message
+
+
+def evaluate(*conditions: Frame, left: bool = False) -> tuple[Stand, Stand]:
+    """Rank 0 is below a test that rank 1 has passed: it evaluates between two steps, and waits in the second batch."""
+
+    def issue(op: str, *frames: Frame) -> Call:
+        return replace(collective(op, 0, 0, 2), frames=frames)
+
+    def number(*calls: Call) -> list[Call]:
+        return [replace(call, ordinal=place) for place, call in enumerate(calls, 1)]
+
+    main = at(42, "<module>")
+    forward, again = (issue("all_gather", *way, main) for way in ((at(20, "loss"), at(31)), (at(33),)))
+    reduce = issue("reduce_scatter", at(33), main)
+    batch = issue("all_gather", at(20, "loss"), at(25, "evaluate"))
+    last = issue("all_gather", at(20, "loss"), *(() if left else (at(25, "evaluate"),)), at(37), main)
+    step = (forward, again, reduce)
+    here = stand(0, *number(*step, *step, batch, batch, last), conditions=conditions)
+    there = stand(1, *number(*step, *step, *step), conditions=(LOOP,))
+    return here, there
+
+
+TEST = Frame("train.py", 35, "if", "if loss.item() < self.best:")
+LOOP = Frame("train.py", 30, "for", "for step in range(steps):")
+
+
+def test_the_test_between_both_lines_decides_which_way_a_rank_goes() -> None:
+    found = proved(evaluate(TEST, LOOP))
+    assert (found.where[0].line, found.where[0].role) == (35, "culprit")
+    assert "The `if` in train.py:35 decides which way a rank goes." in found.message
+    assert found.fix[0].text.startswith("decide train.py:35 by a value that all ranks share")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left"),
+    [
+        ((LOOP,), False),
+        ((TEST, replace(TEST, line=33), LOOP), False),
+        ((replace(TEST, line=36, function="for"), LOOP), False),
+        ((TEST, LOOP), True),
+    ],
+    ids=["no test", "two tests", "another loop", "no longer below it"],
+)
+def test_where_more_may_decide_no_test_is_named(conditions: tuple[Frame, ...], left: bool) -> None:
+    found = proved(evaluate(*conditions, left=left))
+    assert "decides which way" not in found.message

@@ -16,6 +16,7 @@ from ddpdoctor_checks.common.frames import user_frames
 from ddpdoctor_checks.common.wording import capitalise, join_words, name_set
 from ddpdoctor_checks.job.hangs.reading import name_group, name_line, part, ranks_of
 from ddpdoctor_checks.job.hangs.sides import MOST_SIDES, say_call
+from ddpdoctor_checks.job.hangs.skips import TESTS
 from ddpdoctor_checks.job.hangs.standing import Place
 from ddpdoctor_checks.job.hangs.verdicts import Deadlock
 
@@ -100,9 +101,12 @@ def _tell(
     apart = join_words(f"{name_set(ranks_of(side))} issued it{name_line(side[0].line)}" for side in there)
     told = join_words(say_call(side) for side in sides[:MOST_SIDES])
     culprits = ranks_of(place for side in odd for place in side)
+    test = _find_test(sides, made, first)
     group = name_group(last)
     which = f"; {name_set(culprits)} had not been there before" if culprits else ""
     doubt = "" if culprits else "; the evidence does not show which side is wrong"
+    if test is not None:
+        doubt += f". The `if` in {test.file}:{test.line} decides which way a rank goes"
     return Deadlock(
         "COL002" if culprits else "COL003",
         f"{capitalise(f'up to collective #{first - 1}{group}')} all came from the same lines, and #{first} did not: "
@@ -115,11 +119,52 @@ def _tell(
         fix=[
             Fix(
                 "issue the same collectives on every rank: check what decides that only some ranks reach the first "
-                "line above",
+                "line above"
+                if test is None
+                else f"decide {test.file}:{test.line} by a value that all ranks share, so that all take the same side",
+                code=test.source if test is not None else None,
             )
         ],
         details={"group": last.group, "ordinal": first, "blocked_at": last.ordinal},
+        skip=test,
     )
+
+
+def _find_test(
+    sides: Sequence[Sequence[Place]], made: Mapping[int, Mapping[int, Call]], first: int
+) -> Frame | None:
+    """Return the `if` below which one side issued the first call whose lines differ; None where none alone decides.
+
+    It has to stand between the lines of the two sides in one function: what is further up is not below it. It is known
+    where the rank is still below it: the callers of a call that is over are not all kept.
+    """
+    for above, below in (sides, sides[::-1]):
+        stand, calls = below[0].stand, made[below[0].rank]
+        now = user_frames(stand.call.frames if stand.call is not None else stand.frames)
+        other = user_frames(made[above[0].rank][first].frames)
+        since = [user_frames(call.frames) for number, call in calls.items() if number >= first]
+        own = (
+            at for at, each in enumerate(now) if each not in other and all(each in frames for frames in since)
+        )
+        stays = next(own, None)
+        early, late = _find_shared(other, now[stays:]) if stays is not None else (None, None)
+        if early is None or late is None:
+            continue
+        between = [
+            each for each in stand.conditions if each.file == late.file and early.line < each.line < late.line
+        ]
+        if len(between) == 1 and between[0].function in TESTS:
+            return between[0]
+    return None
+
+
+def _find_shared(one: Sequence[Frame], other: Sequence[Frame]) -> tuple[Frame | None, Frame | None]:
+    """Return the lines of the innermost function in which two stacks are at different ones."""
+    for mine in one:
+        for theirs in other:
+            if (mine.file, mine.function) == (theirs.file, theirs.function) and mine.line != theirs.line:
+                return mine, theirs
+    return None, None
 
 
 def _count_shared(one: Sequence[Frame], other: Sequence[Frame]) -> int:

@@ -24,7 +24,7 @@ class Experts(nn.Module):
     def forward(self, x):
         weight, index = self.router(x).softmax(-1).max(-1)
         tokens, order, send, receive = self.dispatch(x, index)
-        if len(tokens) == 0:
+        if len(tokens) == 0:  # culprit
             return x
         done = self.ffn(tokens)
         back = all_to_all_single(torch.empty_like(x), done, send, receive)  # culprit
