@@ -19,6 +19,8 @@ for epoch in range(10):
         loss.backward()
         optimizer.step()
 """
+BATCHES = "torch.utils.data.BatchSampler({}, 16, drop_last=True)"
+BATCHED = "loader = DataLoader(dataset, batch_sampler=batches)"
 FUNCTIONS = """
 class Photos(Dataset):
     def __init__(self, path):
@@ -84,6 +86,15 @@ SAMPLED = "sampler = DistributedSampler({0})  # HERE\n{1}loader = DataLoader({0}
         SCRIPT.format(loader=SHUFFLED.format("dataset"), before="pass"),
         SCRIPT.format(loader="loader = DataLoader(dataset, 16)  # HERE", before="pass"),
         SCRIPT.format(loader="loader = DataLoader(dataset, sampler=RandomSampler(dataset))  # HERE", before="pass"),
+        *(
+            SCRIPT.format(loader=f"batches = {BATCHES.format(each)}\n{BATCHED}  # HERE", before="pass")
+            for each in ("RandomSampler(dataset)", "torch.utils.data.SequentialSampler(dataset)")
+        ),
+        SCRIPT.format(
+            loader="chosen = RandomSampler(dataset) if args.many else torch.utils.data.SequentialSampler(dataset)\n"
+            f"batches = {BATCHES.format('chosen')}\n{BATCHED}  # HERE",
+            before="pass",
+        ),
         FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass"),
         FUNCTIONS.format(
             loader="sampler = None\n    loader = DataLoader(train_set, sampler=sampler)  # HERE", before="pass"
@@ -101,6 +112,14 @@ def test_data_is_not_shared_out(source: str) -> None:
     [
         SCRIPT.format(loader="loader = DataLoader(dataset, shuffle=True, **settings)", before="pass"),
         SCRIPT.format(loader="loader = DataLoader(dataset, batch_sampler=Mine(dataset))", before="pass"),
+        *(
+            SCRIPT.format(loader=f"{chosen}\nbatches = {BATCHES.format('chosen')}\n{BATCHED}", before="chosen.set_epoch(epoch)")
+            for chosen in (
+                "chosen = DistributedSampler(dataset)",
+                "chosen = DistributedSampler(dataset) if args.distributed else RandomSampler(dataset)",
+                "chosen = Mine(dataset)",
+            )
+        ),
         SCRIPT.format(loader="loader = accelerator.prepare(DataLoader(dataset))", before="pass"),
         SCRIPT.format(
             loader="part = Subset(dataset, range(rank, 100, n))\nloader = DataLoader(part)", before="pass"

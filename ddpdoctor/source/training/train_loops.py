@@ -32,6 +32,9 @@ RANDOM = frozenset({"rand", "randn", "randint", "rand_like", "randn_like", "norm
                     "RandomDataset", "arange"})  # fmt: skip
 """Functions that make data up."""
 
+BATCHES = frozenset({"torch.utils.data.BatchSampler", "torch.utils.data.sampler.BatchSampler"})
+"""What takes batches out of the order of a sampler, and is given to a loader in its place."""
+
 Place = tuple[ast.Call, Scope]
 
 
@@ -301,6 +304,19 @@ def samplers_of(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
         sampler = find_keyword(made[0].call, "sampler", 0)
     found = kinds.find(sampler, loader.scope) if sampler is not None else ()
     return tuple(born_with(each, loader) for each in found)
+
+
+def list_inner_samplers(found: Iterable[Value], kinds: Kinds) -> tuple[Value, ...]:
+    """Return samplers, and in the place of torch's BatchSampler those that give it its samples."""
+    inner: list[Value] = []
+    for each in found:
+        batched = each.kind == "sampler" and each.name in BATCHES and each.scope is not None
+        sampler = find_keyword(each.call, "sampler", 0) if batched else None
+        if sampler is None or each.scope is None:
+            inner.append(each)
+        else:
+            inner += [born_with(value, each) for value in kinds.find(sampler, each.scope)]
+    return tuple(inner)
 
 
 def is_step(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:

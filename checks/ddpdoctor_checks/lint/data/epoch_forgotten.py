@@ -13,12 +13,10 @@ from ddpdoctor.source.resolve.calls import SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
-from ddpdoctor.source.training.train_loops import is_backward
+from ddpdoctor.source.training.train_loops import BATCHES, is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
-BATCHES = frozenset({"torch.utils.data.BatchSampler", "torch.utils.data.sampler.BatchSampler"})
-"""What takes batches out of the order of a sampler, and is given to a loader in its place."""
 SETS = re.compile(r"set_epoch|sampler\w*\.epoch\s*=|setattr\(\w*sampler|Accelerator\(")
 """What sets the epoch of a sampler, or is known to do it."""
 PASSES_ON = re.compile(r"^\s*(?:#|(?:async )?def set_epoch\b|super\(.*\)\.set_epoch\()")

@@ -20,6 +20,7 @@ from ddpdoctor.source.training.train_loops import (
     TrainingLoop,
     about_random,
     about_shards,
+    list_inner_samplers,
     loaders_of,
     note_loader,
     speaks_of,
@@ -100,7 +101,7 @@ def _find_option(loader: Value, kinds: Kinds) -> str | None:
     option = ""
     for name, place in (("sampler", 3), ("batch_sampler", 4)):
         sampler = find_keyword(call, name, place)
-        found = kinds.find(sampler, scope) if sampler is not None else ()
+        found = list_inner_samplers(kinds.find(sampler, scope), kinds) if sampler is not None else ()
         plain = [each for each in found if _is_plain(each)]
         others = [each for each in found if not _is_plain(each)]
         if others:
@@ -176,8 +177,9 @@ def _is_the_same(data: Value, kinds: Kinds) -> bool:
 
 
 def _shuffles(call: ast.Call, kinds: Kinds, scope: Scope) -> bool:
-    sampler = find_keyword(call, "sampler", 3)
-    if sampler is not None and any(v.name.endswith("RandomSampler") for v in kinds.find(sampler, scope)):
+    sampler = find_keyword(call, "sampler", 3) or find_keyword(call, "batch_sampler", 4)
+    found = list_inner_samplers(kinds.find(sampler, scope), kinds) if sampler is not None else ()
+    if any(each.name.endswith("RandomSampler") for each in found):
         return True
     shuffle = find_keyword(call, "shuffle", 2)
     if shuffle is None and may_give(call, scope, "shuffle"):
@@ -286,6 +288,12 @@ def _shard(text: str, *, shuffled: bool) -> str:
     if statement is None or call is None or not call.args:
         return _SAMPLER
     data = ast.unparse(call.args[0])
+    if any(each.arg == "batch_sampler" for each in call.keywords):
+        return (
+            f"sampler = DistributedSampler({data}, shuffle={shuffled})\n"
+            "batch_sampler = BatchSampler(sampler, batch_size, drop_last=True)\n"
+            "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"
+        )
     set_keyword(call, "shuffle", None)
     set_keyword(call, "sampler", "sampler")
     line = ast.unparse(statement) if name_target(statement) else f"loader = {ast.unparse(call)}"
