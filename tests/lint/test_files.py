@@ -25,6 +25,8 @@ WRONG = [
      if __name__ == "__main__":
          Trainer("runs").fit()
      """),
+    ("CKP001", "error", "class Keeper:\n    def __init__(self, path):\n        self.path = path\n    def save(self):\n        torch.save(1, self.path)  # here\n" + START + "Keeper(args.out).save()\n"),
+    ("CKP001", "error", "class Keeper:\n    def __init__(self, folder):\n        self.folder = folder\n    def save(self, epoch):\n        torch.save(1, os.path.join(self.folder, f'{epoch}.pt'))  # here\n" + START + "keeper = Keeper('runs')\nfor epoch in range(3):\n    keeper.save(epoch)\n"),
     ("CKP001", "warning", START + "for step in range(100):\n    if step % 10 == 0:\n        torch.save(state, f'{step}.pt')  # here\n"),
     ("CKP001", "error", "def work(rank, n):\n    dist.init_process_group('gloo', rank=rank, world_size=n)\n    torch.save(state, 'x.pt')  # here\nif __name__ == '__main__':\n    mp.spawn(work, (2,), 2)\n"),
     ("CKP001", "warning", "import numpy as np\n" + START + "np.save('features.npy', features)  # here\n"),
@@ -122,6 +124,7 @@ RIGHT = [
     "import tempfile\n" + START + "folder = tempfile.mkdtemp()\ntorch.save(state, os.path.join(folder, 'a.pt'))\n",
     "dist.init_process_group('gloo', rank=0, world_size=1)\ntorch.save(state, 'a.pt')\n",
     "class Keeper:\n    def __init__(self, path):\n        self.path = path\n    def save(self):\n        torch.save(1, self.path)\n" + START + "Keeper(f'{rank}.pt').save()\n",
+    "class Keeper:\n    def __init__(self, path):\n        self.path = path\n    def save(self):\n        torch.save(1, self.path)\n" + START + "Keeper('a.pt')\nKeeper(f'{rank}.pt').save()\n",
     "def main():\n    train()\n    torch.save(state, 'a.pt')\nif __name__ == '__main__':\n    main()\n",
     START + "with open('log.txt', 'a') as log:\n    log.write('x')\n",
     START + "if rank == 0:\n    torch.save(state, 'a.pt')\ndist.barrier()\ntorch.load('a.pt', map_location='cpu')\n",

@@ -49,6 +49,7 @@ class Values:
         self.files = files
         self.trace = trace
         self.ranks = ranks
+        self._makings: dict[Scope, tuple[tuple[Frame, ...], ...]] = {}
 
     def alike(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
         """Whether an expression is known to be the same on all ranks.
@@ -173,15 +174,24 @@ class Values:
         values = owner.attributes.get(node.attr, [])
         if not values or start is None:
             return False
-        made = [each for step in self.trace.steps for each in step.frames[-1:] if each.callee is start]
-        entries = dict.fromkeys(made)
-        if not entries:
-            return False
-        return all(
-            self.alike(value, start, (*_frames_to(self.trace, entry), entry), depth + 1)
-            for value in values
-            for entry in entries
+        ways = self._list_makings(owner, start)
+        return bool(ways) and all(
+            self.alike(value, start, frames, depth + 1) for value in values for frames in ways
         )
+
+    def _list_makings(self, owner: Scope, start: Scope) -> tuple[tuple[Frame, ...], ...]:
+        """Return the calls through which the program comes into ``__init__`` of a class, one row for each object."""
+        if owner in self._makings:
+            return self._makings[owner]
+        ways: dict[Frame, tuple[Frame, ...]] = {}
+        for step in self.trace.steps:
+            if step.frames and step.frames[-1].callee is start:
+                ways.setdefault(step.frames[-1], step.frames)
+            elif step.call is not None and self.files.find_class(step.call.func, step.scope) is owner:
+                entry = Frame(step.call, step.scope, start)  # what makes no call in it is no step
+                ways.setdefault(entry, (*step.frames, entry))
+        self._makings[owner] = tuple(ways.values())
+        return self._makings[owner]
 
     def _name_alike(self, node: ast.Name, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
         if RANKLIKE.search(node.id):
@@ -262,11 +272,6 @@ class Values:
         """Return the text of what is not followed; what other functions call the same is not the same."""
         text = ast.unparse(node)
         return text if self._is_setting(node) else f"{text}@{id(scope)}"
-
-
-def _frames_to(trace: Trace, entry: Frame) -> tuple[Frame, ...]:
-    """Return the calls through which a program comes to a call."""
-    return next((step.frames[:-1] for step in trace.steps if step.frames[-1:] == (entry,)), ())
 
 
 def find_value(frame: Frame, parameter: str) -> ast.expr | None:
