@@ -173,3 +173,40 @@ def test_error_of_a_batch_lets_one_rank_skip_the_backward(error: str, handled: s
 )
 def test_error_that_ends_the_job_or_comes_before_the_model(tried: str, error: str, handled: str) -> None:
     assert lint(BATCHES.format(tried=tried, error=error, handled=handled)) == []
+
+
+NAMED = """\
+def main():
+    dist.init_process_group("gloo")
+    model = DDP(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(9):
+        out = model(torch.randn(8, 4))
+        losses = {{"near": out.sum(), "far": out.abs().mean()}}
+        total = {total}
+        {before}
+        if not torch.isfinite({asked}).all():
+            continue
+        total.backward()  # here
+        optimizer.step()
+    dist.destroy_process_group()
+main()
+"""
+TOTALS = ["sum(losses[name] * 0.5 for name in losses)", "sum(losses.values())", 'losses["near"]']
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("total", TOTALS)
+def test_a_loss_out_of_several_that_have_names(total: str) -> None:
+    text = HEAD + NAMED.format(total=total, before="pass", asked="total")
+    assert lines_of(lint(text), "COL002") == find_marked(text)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize("total", TOTALS)
+def test_losses_that_have_names_are_reduced_before(total: str) -> None:
+    before = (
+        "seen = {name: each.detach().clone() for name, each in losses.items()}\n"
+        "        for each in seen.values():\n            dist.all_reduce(each)"
+    )
+    assert lint(HEAD + NAMED.format(total=total, before=before, asked="sum(seen.values())")) == []

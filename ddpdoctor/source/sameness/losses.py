@@ -143,6 +143,8 @@ class LossReader:
             return self._depends(value.value, scope, outputs, own)
         if isinstance(value, (ast.GeneratorExp, ast.ListComp)):
             return self._depends(value.elt, scope, outputs, own)
+        if isinstance(value, ast.Dict):
+            return any(self._depends(each, scope, outputs, own) for each in value.values)
         if not isinstance(value, ast.Call):
             return False
         if value in self._find_forwards(scope):
