@@ -44,7 +44,8 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
         if any(_synchronises(each, files) for each in files.find_related(module)):
             yield from _find_read_at_once(scope, works)
             continue
-        settled = max((c.lineno for c, name in name_calls(scope, files) if name in SETTLES), default=0)
+        settles = (c for c, name in name_calls(scope, files) if name in SETTLES and c not in works)
+        settled = max((each.lineno for each in settles), default=0)
         for node in own_nodes(scope.node):
             if isinstance(node, (ast.With, ast.AsyncWith)) and "coalescing" in ast.unparse(
                 node.items[0].context_expr
@@ -249,7 +250,12 @@ def tell_unwaited(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"{operation} is issued at {name_line(fact.place)} {_LOST[how]}: nothing waits for it.",
             Fix(
-                "keep the Work object and wait before the tensor is used",
+                "keep the Work object and wait before "
+                + (
+                    "what must come after the barrier"
+                    if operation.endswith("barrier")
+                    else "the tensor is used"
+                ),
                 code=_keep(fact.place.text, how),
             ),
             why="the variable has other work before anything waits for this one"
