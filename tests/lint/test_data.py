@@ -46,6 +46,33 @@ def main(args):
         {before}
         train(args, model, loader, torch.optim.Adam(model.parameters()), epoch)
 """
+COLLECTED = """
+class Photos(Dataset):
+    def __init__(self, parts):
+        self.parts = parts
+    def __getitem__(self, i):
+        return self.parts[i]
+def read(folder):
+    names = sorted(os.listdir(folder))
+    return {names}
+def collect(folders):
+    parts = {empty}
+    for folder in folders:
+        {add}
+    return Photos(parts)
+dist.init_process_group("nccl")
+dataset = collect(args.folders)
+loader = DataLoader(dataset, shuffle=True){mark}
+model = DDP(models.resnet18().cuda(args.gpu))
+for epoch in range(10):
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+"""
+ADDED = [
+    ("[]", "parts.append(read(folder))"),
+    ("[]", "parts.extend(read(folder))"),
+    ("{}", "parts[folder] = read(folder)"),
+]
 TRAINER = """
 class Trainer:
     def __init__(self, model, data, optimizer):
@@ -300,3 +327,19 @@ def test_order_that_each_rank_draws_for_itself_is_asked_about() -> None:
     source = source.format(loader="loader = DataLoader(train_set, 8, shuffle=True)", before="pass")
     (fact,) = [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")]
     assert (fact.rule, fact.details["why"]) == ("loader-doubted", "apart")
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(("empty", "add"), ADDED)
+def test_data_that_are_collected_by_a_helper(empty: str, add: str) -> None:
+    source = COLLECTED.format(names="names", empty=empty, add=add, mark="  # HERE")
+    assert rules_in_head(source) == [("loader-unsharded", marked(source))]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(("empty", "add"), ADDED)
+def test_parts_that_each_rank_reads_for_itself_are_collected(empty: str, add: str) -> None:
+    source = COLLECTED.format(
+        names="names[dist.get_rank()::dist.get_world_size()]", empty=empty, add=add, mark=""
+    )
+    assert "loader-unsharded" not in {rule for rule, _ in rules_in_head(source)}

@@ -28,6 +28,8 @@ SHARDING = ("rank", "world_size", "num_replicas", "shard", "process_index", "num
 """Parts of names that show that data is split by hand."""
 NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
 """Managers, which are decorators too, below which no gradient is computed."""
+ADDS = frozenset({"append", "extend", "insert", "update", "add"})
+"""Methods that put something into a container."""
 RANDOM = frozenset({"rand", "randn", "randint", "rand_like", "randn_like", "normal", "uniform", "random", "FakeData",
                     "RandomDataset", "arange"})  # fmt: skip
 """Functions that make data up."""
@@ -235,11 +237,25 @@ def _follow_name(
     yield from (
         (each.value, where) for each in kinds.flow(where).bindings.get(node.id, ()) if each.value is not None
     )
+    yield from ((value, where) for value in _list_added(node.id, where))
     if node.id in where.parameters:
         for call, caller in kinds.callers(where):
             argument = find_argument(call, where, node.id)
             if argument is not None:
                 yield argument, caller
+
+
+def _list_added(name: str, scope: Scope) -> Iterator[ast.expr]:
+    """Yield what a function puts into a container: ``sets[key] = value``, ``sets.append(value)``."""
+    for each in own_nodes(scope.node):
+        if isinstance(each, ast.Assign):
+            targets = [one.value for one in each.targets if isinstance(one, ast.Subscript)]
+            if any(isinstance(one, ast.Name) and one.id == name for one in targets):
+                yield each.value
+        elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
+            owner = each.func.value
+            if each.func.attr in ADDS and isinstance(owner, ast.Name) and owner.id == name:
+                yield from each.args
 
 
 def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: Kinds) -> bool:
