@@ -96,9 +96,10 @@ def test_the_test_between_both_lines_decides_which_way_a_rank_goes() -> None:
         ((LOOP,), False),
         ((TEST, replace(TEST, line=33), LOOP), False),
         ((replace(TEST, line=36, function="for"), LOOP), False),
+        ((replace(TEST, source="if dist.is_initialized():"), LOOP), False),
         ((TEST, LOOP), True),
     ],
-    ids=["no test", "two tests", "another loop", "no longer below it"],
+    ids=["no test", "two tests", "another loop", "the same on all ranks", "no longer below it"],
 )
 def test_where_more_may_decide_no_test_is_named(conditions: tuple[Frame, ...], left: bool) -> None:
     found = proved(evaluate(*conditions, left=left))

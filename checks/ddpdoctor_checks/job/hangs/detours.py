@@ -16,7 +16,7 @@ from ddpdoctor_checks.common.frames import user_frames
 from ddpdoctor_checks.common.wording import capitalise, join_words, name_set
 from ddpdoctor_checks.job.hangs.reading import name_group, name_line, part, ranks_of
 from ddpdoctor_checks.job.hangs.sides import MOST_SIDES, say_call
-from ddpdoctor_checks.job.hangs.skips import TESTS
+from ddpdoctor_checks.job.hangs.skips import TESTS, is_alike
 from ddpdoctor_checks.job.hangs.standing import Place
 from ddpdoctor_checks.job.hangs.verdicts import Deadlock
 
@@ -153,7 +153,7 @@ def _find_test(
         between = [
             each for each in stand.conditions if each.file == late.file and early.line < each.line < late.line
         ]
-        if len(between) == 1 and between[0].function in TESTS:
+        if len(between) == 1 and between[0].function in TESTS and not is_alike(between[0]):
             return between[0]
     return None
 

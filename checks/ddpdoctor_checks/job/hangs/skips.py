@@ -44,7 +44,7 @@ def find_skip(inside: Place, past: Place) -> Frame | None:
     apart = [each for each in inside.stand.conditions if spot_of(each) not in passed]
     if any(each.function in OTHERS for each in apart):
         return None
-    tests = [each for each in apart if each.function in TESTS and not _is_alike(each)]
+    tests = [each for each in apart if each.function in TESTS and not is_alike(each)]
     return tests[0] if len(tests) == 1 else None
 
 
@@ -132,6 +132,7 @@ def _is_known(place: Place, way: Sequence[Frame]) -> bool:
     return False
 
 
-def _is_alike(test: Frame) -> bool:
+def is_alike(test: Frame) -> bool:
+    """Whether each part of a condition has the same value on all ranks of a job."""
     text = _HEAD.sub("", (test.source or "").strip())
     return all(_ALIKE.search(part) for part in re.split(r"\band\b|\bor\b", text))

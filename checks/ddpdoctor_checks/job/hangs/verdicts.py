@@ -68,7 +68,7 @@ class Deadlock:
     loop: Frame | None = None
     """What those at fault have left and the others are in."""
     skip: Frame | None = None
-    """The `if` by which those at fault came past the call in which the others wait, or that parted the two sides."""
+    """The `if` by which those at fault came past the call in which the others wait, or behind which both diverged."""
 
 
 def judge_gone(main: Sequence[Place], gone: Sequence[Place]) -> Deadlock:

@@ -102,7 +102,7 @@ def _is_variable(node: ast.expr) -> bool:
 
 @check("COL002", family="source", needs=NEEDS, id="lint.group_on_one", commands=LINT)
 def tell_group_calls_on_one(evidence: Evidence) -> Iterable[Finding]:
-    """One rank alone calls a collective of a group, whose other ranks wait for nothing or are waited for."""
+    """One rank of the job alone issues a collective of a group."""
     for fact in facts_of(evidence, "group-call-on-one"):
         operation, test = fact.details["operation"], fact.details["test"]
         yield tell_fact(

@@ -55,13 +55,8 @@ def find_restored_apart(trace: Trace, files: Files) -> Iterator[SourceFact]:
         backward = any(_is_method(each, "backward") and not _shares_side(each, guard) for each in later)
         if not backward or not wraps or any(_may_send(each) for each in later):
             continue
-        text = ast.unparse(step.call.func) if step.call is not None else ""
-        if any(
-            other is not step
-            and ast.unparse(other.call.func) == text  # type: ignore[union-attr]  # loads are calls
-            and not _shares_side(other, guard)
-            for _, other in loads
-        ):
+        same = [other for _, other in loads if _name(other) == _name(step)]
+        if not all(_shares_side(other, guard) for other in same):
             continue
         found = _find_kind(step, [each for before, each in wraps if before < number], kinds)
         if found is None or (found[0] == "model" and any(after > number for after, _ in wraps)):
@@ -75,6 +70,11 @@ def find_restored_apart(trace: Trace, files: Files) -> Iterator[SourceFact]:
         related = (RelatedPlace("noticed", wrap.scope.place(wrap.node)),) if wrap is not None else ()
         details = {"kind": found[0], "test": ast.unparse(guard.test)}
         yield SourceFact("restored-apart", step.scope.place(step.node), related, details, certain=certain)
+
+
+def _name(step: Step) -> str:
+    """Return what a call calls, as it is written."""
+    return ast.unparse(step.call.func) if step.call is not None else ""
 
 
 def _is_method(step: Step, name: str) -> bool:
