@@ -210,3 +210,52 @@ def test_losses_that_have_names_are_reduced_before(total: str) -> None:
         "        for each in seen.values():\n            dist.all_reduce(each)"
     )
     assert lint(HEAD + NAMED.format(total=total, before=before, asked="sum(seen.values())")) == []
+
+
+HELPED = """\
+{helper}
+def main():
+    dist.init_process_group("gloo")
+    model = DDP(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(9):
+        loss = model(torch.randn(8, 4)).sum()
+        seen = {name}(loss)
+        if not torch.isfinite(loss).all():
+            continue
+        loss.backward()  # here
+        optimizer.step()
+        print(seen)
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "helper",
+    [
+        "def reduce_tensor(x):\n    whole = x.detach().clone()\n    dist.all_reduce(whole)\n    return whole / 2",
+        "def reduce_tensor(x):\n    with torch.no_grad():\n        whole = x\n        dist.reduce(whole, dst=0)\n    return whole",
+        "def reduce_tensor(x):\n    x = x.clone()\n    dist.all_reduce(x)\n    return x",
+        "def reduce_tensor(x):\n    each = [torch.zeros_like(x) for _ in range(2)]\n    dist.all_gather(each, x)\n"
+        "    return torch.stack(each).mean()",
+    ],
+)
+def test_a_helper_that_leaves_what_it_is_given_as_it_was(helper: str) -> None:
+    text = HEAD + HELPED.format(helper=helper, name="reduce_tensor")
+    assert lines_of(lint(text), "COL002") == find_marked(text)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "helper",
+    [
+        "def mean_of_all(x):\n    dist.all_reduce(x)\n    return x",
+        "def mean_of_all(x):\n    whole = x.data\n    dist.all_reduce(whole)\n    return whole",
+        "def mean_of_all(x):\n    for each in [x]:\n        dist.all_reduce(each)",
+        "def sum_up(y):\n    dist.all_reduce(y)\ndef mean_of_all(x):\n    sum_up(x)\n    return x / 2",
+    ],
+)
+def test_a_helper_that_changes_what_it_is_given(helper: str) -> None:
+    assert lint(HEAD + HELPED.format(helper=helper, name="mean_of_all")) == []

@@ -32,13 +32,10 @@ from ddpdoctor.source.resolve.tree_nodes import children
 from ddpdoctor.source.resolve.walking import find_calls, name_last, own_nodes
 from ddpdoctor.source.sameness.handlers import Handlers
 from ddpdoctor.source.sameness.losses import LossReader
+from ddpdoctor.source.sameness.reduced import ReducedReader
 
 MOST_CALLS = 64
 """Collectives of one block that are kept; further ones would change nothing."""
-TO_ONE = frozenset(
-    {"torch.distributed.reduce", "torch.distributed.gather", "torch.distributed.gather_object"}
-)
-"""Collectives after which one rank alone has the result."""
 DEEPEST_CALLS = 12
 """Functions that are followed into one another."""
 JOINS_GROUP = frozenset({"torch.distributed.init_process_group"})
@@ -77,6 +74,7 @@ class PathReader:
         self._found: dict[Scope, list[Found]] = {}
         self._ways: list[list[Found]] = []
         self._losses = LossReader(files)
+        self._reduced = ReducedReader(files)
         self._handlers = Handlers(files, self._differs, self._ranks.rank)
         self._unknowns = Unknowns(files, self.summarise)
         self._reader = ExpressionReader(
@@ -115,14 +113,7 @@ class PathReader:
                 function = self.files.function(node.args[0], scope)
                 if function is not None:
                     function.spawned = True
-            last = name.rpartition(".")[2]
-            if name in TO_ONE:
-                continue
-            if any(word in last for word in ("reduce", "broadcast", "gather", "scatter", "sync")):
-                values = [*node.args, *(each.value for each in node.keywords)]
-                scope.reduced.update(
-                    each.id for v in values for each in ast.walk(v) if isinstance(each, ast.Name)
-                )
+            scope.reduced |= self._reduced.find(node, scope)
 
     def summarise(self, scope: Scope) -> tuple[Call, ...]:
         """Return the collectives that each rank makes which calls a function (or runs a module)."""
