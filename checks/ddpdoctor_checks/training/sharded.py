@@ -49,7 +49,8 @@ def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
         if not any(axis.strategy == strategies.BY_HAND.name for axis in axes):
             raise NotApplicable("the program averages no gradients by itself")
         return
-    line = user_line(mixed.setup.frames)
+    step = user_line(mixed.setup.frames)
+    line = user_line(mixed.setup.reduced) or step
     ranks = RankSet().union(*mixed.groups)
     of = f" of {mixed.tensor}" if mixed.tensor else ""
     groups, replicas = (
@@ -57,9 +58,9 @@ def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
     )
     yield Finding(
         message=(
-            f"Gradients{of} are averaged over the groups {groups} before the step{tell_line(line)}, and the "
-            "ranks of each of them hold different parameters; those that started with the same are "
-            f"{replicas}. Replicas are not kept equal, and gradients of different shards are mixed."
+            f"Gradients{of} are averaged{tell_line(line) if line != step else ''} over the groups {groups} before "
+            f"the step{tell_line(step)}, and the ranks of each of them hold different parameters; those that started "
+            f"with the same are {replicas}. Replicas are not kept equal, and gradients of different shards are mixed."
         ),
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),

@@ -229,7 +229,7 @@ class OptimizerSetup:
     lowered_at: tuple[Frame, ...] = ()
     """Where its step was called, innermost first."""
     reduced: tuple[Frame, ...] = ()
-    """Where the program reduced gradients (`StepLook.reduced`), innermost first."""
+    """Where the program reduced gradients by collectives of its own, innermost first."""
     scaled: tuple[Frame, ...] = ()
     """Where gradients were scaled (`StepLook.scaled`), innermost first; else where the step was made."""
     born: tuple[Born, ...] = ()

@@ -196,6 +196,7 @@ def write_step(
             fields["scaled"], fields["scaled_at"] = entry.scaled
         if entry.reduced is not None:
             fields["unreduced"], fields["reduced"] = entry.reduced
+        if entry.rounds.covers_all():
             fields["reduced_at"] = ring.list_carrying()
         fields["unsynced"] = layouts.count_unsynced(modules.list_roots(), entry.tensors)
     budget.write("step", fields)

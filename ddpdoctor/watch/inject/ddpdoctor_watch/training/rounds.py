@@ -55,6 +55,11 @@ class Rounds:
         ]
         return [list(ranks) for ranks in told if len(ranks) > 1]
 
+    def covers_all(self) -> bool:
+        """Whether nearly all gradients were carried between the backward and this step, over whichever groups."""
+        counts = [count for group, count in ring.list_carried() if len(ring.list_members(group)) > 1]
+        return sum(counts) >= _ALL * self.elements
+
     def tell(self) -> tuple[float, float]:
         """Return how often all parameters were carried, and sent or received, since this was asked last."""
         before, self.told = self.told, ring.count_elements()
