@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.evidence import Evidence
+from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, Training
 from ddpdoctor.evidence.training.references import Gap, Reference, Samples, StepGap
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
 from ddpdoctor_checks.training.reference.against import find_reference_differs
@@ -94,6 +95,20 @@ def test_one_factor(factor: float, losses: tuple[float, ...], words: str) -> Non
     assert (found.code or "NUM009", found.severity, found.confidence) == ("NUM009", None, "high")
     assert words in found.message
     assert (found.details["cause"], found.details["factor"], found.details["step"]) == ("scale", factor, 1)
+
+
+@pytest.mark.parametrize(("factor", "residual", "line"), [(4.0, 1e-7, 14), (1.0, 0.5, 30)])
+def test_the_line_that_reduces_gradients_is_that_of_their_factor(
+    factor: float, residual: float, line: int
+) -> None:
+    frames = (Frame("train.py", 30, "main", "optimizer.step()"),)
+    reduced = (Frame("train.py", 14, "sync", "dist.all_reduce(flat)"), *frames)
+    setup = OptimizerSetup(1, "torch.optim.SGD", RankSet(range(4)), frames=frames, reduced=reduced)
+    reference = Reference(ranks=1, job_ranks=4, steps=(step(gradients=gaps((factor,) * 3, residual)),))
+    (found,) = find_reference_differs(
+        Evidence(training=(Training(ranks=RankSet(range(4)), optimizers=(setup,)),), references=(reference,))
+    )
+    assert [each.line for each in found.where] == [line]
 
 
 def test_a_factor_of_some_tensors_names_them() -> None:

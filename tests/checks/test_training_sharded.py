@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import ddpdoctor_checks
-from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.layout import make_layout
 from ddpdoctor.evidence.training.fingerprints import Born, LossWeights, Scaled
 from ddpdoctor.facts import strategies
@@ -28,6 +28,15 @@ def test_gradients_averaged_over_shards() -> None:
     found = only(made)
     assert (found.code, found.severity, found.ranks) == ("COL013", "error", RankSet.span(4))
     assert (found.details["groups"], found.details["replicas"]) == (["0-1", "2-3"], ["0,2", "1,3"])
+
+
+def test_the_line_that_averages_gradients_is_named_before_the_step() -> None:
+    made = by_hand([0, 1], [2, 3]).look(1, "0,2|1,3").look(2, "0|1|2|3", "0-1|2-3")
+    line = Frame("train.py", 28, "average", "dist.all_reduce(p.grad, group=group)")
+    made.reduced = (line, STEP)
+    found = only(made)
+    assert "are averaged at train.py:28 over the groups" in found.message
+    assert found.where[0].line == 28
 
 
 def test_gradients_averaged_over_replicas() -> None:

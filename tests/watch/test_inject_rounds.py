@@ -27,6 +27,11 @@ ROUNDS = """
     assert told == [1, 2, 4, 8, 10, 17, 20, 35, 40], told
     assert rounds.tell() == (4.4, 0.0)
     assert rounds.tell() == (0.0, 0.0)
+    members = {1: (0, 1), 2: (0, 1), 3: (0,)}
+    calls.list_members = members.__getitem__
+    for carried, covers in (({1: 95}, True), ({1: 60, 2: 35}, True), ({1: 60, 2: 20}, False), ({1: 60, 3: 40}, False)):
+        calls.list_carried = lambda: list(carried.items())
+        assert rounds.covers_all() is covers, carried
     print("told")
 """
 

@@ -10,7 +10,15 @@ from ddpdoctor.judge import EvidenceItem, Finding, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
-from ddpdoctor_checks.training.reference.differences import ORDER, RATE, TENSORS, Difference, find_difference
+from ddpdoctor_checks.training.reference.differences import (
+    ORDER,
+    PART,
+    RATE,
+    SCALE,
+    TENSORS,
+    Difference,
+    find_difference,
+)
 from ddpdoctor_checks.training.reference.reference_words import list_fixes, tell, tell_seen
 
 LISTED = 20
@@ -56,9 +64,10 @@ def _tell(found: Difference, reference: Reference, evidence: Evidence) -> Findin
 
 
 def _find_line(found: Difference, evidence: Evidence) -> Frame | None:
-    """Return the line that steps the optimizer."""
+    """Return the line that reduces gradients, where the program does and they are scaled; else that of the step."""
     setups = [each for node in evidence.training for each in node.optimizers]
     for setup in setups:
         if setup.number == found.step.optimizer:
-            return user_line(setup.frames)
+            reduced = user_line(setup.reduced) if found.cause in (SCALE, PART) else None
+            return reduced or user_line(setup.frames)
     return None
