@@ -32,6 +32,13 @@ OF_SCHEDULERS = re.compile(
     r"^'(?:SLURM_(?:PROCID|NTASKS|NPROCS)|OMPI_COMM_WORLD_RANK|PMI_RANK)' in os\.environ$"
 )
 """Tests for a launcher beside torchrun: some run of several ranks takes that side."""
+MAY_MAKE = re.compile(
+    r"init(?!_?(?:weight|param|model|net|bias|buffer))|set_?up|prepare|launch|start|boot|dist(?!anc|rib|ort|inct|ill)|distributed"
+    r"|ddp|parallel|\brun|run\b|main\b|train(?!_?(?:data|load|set|trans|aug|sampl|valid|test|id|ing_?(?:data|load|set)))|engine"
+    r"|cluster|accelerat|session|fabric|strateg|mpi\b|slurm|solver|experiment|learner|worker|agent|spawn|connect|context|begin|activate",
+    re.I,
+)
+"""Names of what may make a group in a package of which nothing is known."""
 READS_ONLY = ("config", "cfg", "logg", "parse", "version")
 """Parts of names of what reads settings or writes a log, in whichever package: it makes no group."""
 QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpand click clip colorama cv2 dateutil
@@ -201,7 +208,7 @@ def _is_made(module: Scope, kinds: Kinds) -> bool:
 
 
 def _list_called(steps: Sequence[Step], trace: Trace, files: Files) -> set[str]:
-    """Return the packages of what is called before a step; an import alone makes no group.
+    """Return the packages of what is called before a step and may make a group by its name; an import alone makes none.
 
     A process that is spawned imports its module before, without what is for the script alone, and inherits no group.
     Methods of a model make none.
@@ -221,7 +228,11 @@ def _list_called(steps: Sequence[Step], trace: Trace, files: Files) -> set[str]:
         )
         guarded = {id(node) for each in guards for node in ast.walk(each)}
         names += [name for call, name in name_calls(module, files) if id(call) not in guarded]
-    return {_name_package(name) for name in names if not any(part in name.lower() for part in READS_ONLY)}
+    return {
+        _name_package(name)
+        for name in names
+        if MAY_MAKE.search(name) and not any(part in name.lower() for part in READS_ONLY)
+    }
 
 
 def _is_of_model(function: Scope, files: Files) -> bool:
