@@ -113,7 +113,7 @@ class PathReader:
                 function = self.files.function(node.args[0], scope)
                 if function is not None:
                     function.spawned = True
-            scope.reduced |= self._reduced.find(node, scope)
+        scope.reduced |= self._reduced.find_all(scope)
 
     def summarise(self, scope: Scope) -> tuple[Call, ...]:
         """Return the collectives that each rank makes which calls a function (or runs a module)."""

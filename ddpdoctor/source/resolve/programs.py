@@ -79,16 +79,30 @@ class Programs:
         if isinstance(test, ast.Call) and self._asks_for_wrapper(test, scope):
             return True
         call = test.func if isinstance(test, ast.Call) else test
-        if self._files.dotted(call, scope) == "torch.cuda.is_available":
+        if self._files.dotted(call, scope) in ("torch.cuda.is_available", "torch.distributed.is_available"):
             return True  # the other side is for a machine to try it on
         last = (self._files.dotted(call, scope) or "").rpartition(".")[2].lower()
         if last in DISTRIBUTED:
             return True
+        if isinstance(test, ast.Call) and not test.args and not test.keywords:
+            return self._side_of_function(test, scope, depth)
         if isinstance(test, ast.Name):
             found = scope.lookup(test.id)
             if found is not None and len(found[1]) == 1:
                 return self.side(found[1][0], found[0], depth + 1)
         return None
+
+    def _side_of_function(self, call: ast.Call, scope: Scope, depth: int) -> bool | None:
+        """Return the side of a test that a function of the files makes: ``return dist.is_initialized()``."""
+        function = self._files.function(call.func, scope)
+        body = getattr(function.node, "body", None) if function is not None else None
+        last = body[-1] if isinstance(body, list) and body else None
+        others = body[:-1] if isinstance(body, list) else []
+        if function is None or not isinstance(last, ast.Return) or last.value is None:
+            return None
+        if not all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in others):
+            return None
+        return self.side(last.value, function, depth + 1)
 
     def _asks_for_wrapper(self, test: ast.Call, scope: Scope) -> bool:
         """Whether it is ``isinstance(model, DistributedDataParallel)`` or ``hasattr(model, "module")``."""

@@ -92,9 +92,9 @@ def build_scope(
     """
     scope = Scope(script, node, outer, name)
     if not isinstance(node, (ast.Module, ast.ClassDef)):
-        every = [*node.args.posonlyargs, *node.args.args]
+        every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         scope.parameters = tuple(each.arg for each in every)
-        extra = [*node.args.kwonlyargs, *(each for each in (node.args.vararg, node.args.kwarg) if each)]
+        extra = [each for each in (node.args.vararg, node.args.kwarg) if each]
         for each in [*every, *extra]:
             scope.bound[each.arg] = [UNKNOWN]
     for statement in node.body:

@@ -80,7 +80,8 @@ def find_argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None
         isinstance(each, ast.Name) and each.id == "staticmethod"
         for each in getattr(function.node, "decorator_list", ())
     )
-    names = function.parameters[1:] if bound and not static else function.parameters
+    keyed = 0 if isinstance(function.node, (ast.Module, ast.ClassDef)) else len(function.node.args.kwonlyargs)
+    names = function.parameters[int(bound and not static) : len(function.parameters) - keyed]
     return dict(zip(names, given, strict=False)).get(name)
 
 

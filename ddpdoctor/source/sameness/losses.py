@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
@@ -72,13 +72,14 @@ class LossReader:
                 plain = [*(each for each in values if each is not UNKNOWN), *taken.get(name, ())]
                 if len(values) > len(plain) + len(added.get(name, ())):
                     continue  # also bound to what is no value of the file
-                if self._all_depend(plain, added.get(name, ()), scope, reached, own):
+                if self._all_depend(name, plain, added.get(name, ()), scope, reached, own):
                     reached.add(name)
         return reached
 
     def _all_depend(
         self,
-        values: Iterable[ast.expr],
+        name: str,
+        values: Sequence[ast.expr],
         added: Iterable[ast.expr],
         scope: Scope,
         reached: Collection[str],
@@ -87,6 +88,7 @@ class LossReader:
         """Whether all that a variable is bound to hangs on an output: ``loss = 0`` and ``loss += …`` as well.
 
         Args:
+            name: of the variable: ``loss = loss / 4`` hangs on what it was before.
             values: what is assigned to it.
             added: what is added to it.
             scope: the function.
@@ -94,9 +96,18 @@ class LossReader:
             own: as for `find`.
         """
         sums = [each for each in added if self._depends(each, scope, reached, own)]
-        whole = [self._depends(each, scope, reached, own) for each in values]
-        starts = [bool(sums) and isinstance(each, ast.Constant) for each in values]
-        return any((*sums, *whole)) and all(map(operator.or_, whole, starts))
+        again = [
+            each
+            for each in values
+            if any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(each))
+        ]
+        whole = [
+            self._depends(each, scope, {*reached, name} if each in again else reached, own) for each in values
+        ]
+        grows = bool(sums) or any(self._depends(each, scope, reached, own) for each in again)
+        starts = [grows and isinstance(each, ast.Constant) for each in values]
+        first = [each for each in values if each not in again and self._depends(each, scope, reached, own)]
+        return (grows or bool(first)) and all(map(operator.or_, whole, starts))
 
     def _find_forwards(self, scope: Scope) -> frozenset[ast.Call]:
         """Return the calls of a wrapped model, or of losses given one, in a function that calls a ``backward``."""
@@ -141,8 +152,16 @@ class LossReader:
             return self._depends(value.operand, scope, outputs, own)
         if isinstance(value, (ast.Attribute, ast.Subscript)):
             return self._depends(value.value, scope, outputs, own)
-        if isinstance(value, (ast.GeneratorExp, ast.ListComp)):
-            return self._depends(value.elt, scope, outputs, own)
+        if isinstance(value, (ast.GeneratorExp, ast.ListComp, ast.DictComp)):
+            parts = {
+                part.id
+                for each in value.generators
+                if self._depends(each.iter, scope, outputs, own)
+                for part in ast.walk(each.target)
+                if isinstance(part, ast.Name)
+            }
+            made = value.value if isinstance(value, ast.DictComp) else value.elt
+            return self._depends(made, scope, {*outputs, *parts}, own)
         if isinstance(value, ast.Dict):
             return any(self._depends(each, scope, outputs, own) for each in value.values)
         if not isinstance(value, ast.Call):

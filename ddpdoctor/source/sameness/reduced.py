@@ -46,6 +46,18 @@ class ReducedReader:
         self._files = files
         self._changed: dict[Scope, frozenset[str]] = {}
 
+    def find_all(self, scope: Scope) -> set[str]:
+        """Return the variables of a function that its calls make equal on all ranks, and what these are elements of.
+
+        Args:
+            scope: the function.
+        """
+        found = set().union(*(self.find(call, scope) for call in find_calls(scope)))
+        for loop in own_nodes(scope.node) if found else ():
+            if isinstance(loop, (ast.For, ast.AsyncFor)) and not found.isdisjoint(_list_names([loop.target])):
+                found |= _list_shared(loop.iter)
+        return found
+
     def find(self, call: ast.Call, scope: Scope) -> set[str]:
         """Return the variables that one call makes equal on all ranks.
 
