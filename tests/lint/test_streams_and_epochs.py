@@ -133,3 +133,48 @@ def test_epoch_that_never_reaches_the_batch_sampler(told: str) -> None:
 def test_epoch_that_reaches_it_or_is_counted_by_itself(seed: str, counted: str, told: str) -> None:
     text = BUCKETS.format(seed=seed, counted=counted, told=told)
     assert "DAT002" not in {each.code for each in lint(text, head=HEAD)}
+
+
+HELPERS = """\
+from torch.utils.data.distributed import DistributedSampler
+def make_samplers(sets, shuffles):
+    samplers = []
+    for data, shuffle in zip(sets, shuffles):
+        sampler = DistributedSampler(data, shuffle={shuffle})  # here
+        samplers.append(sampler)
+    return samplers
+def make_loaders(sets, samplers):
+    return [DataLoader(data, batch_size=4, sampler=sampler) for data, sampler in zip(sets, samplers)]
+def main():
+    dist.init_process_group("gloo")
+    model = DDP(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sets = [torch.randn(64, 4), torch.randn(32, 4)]
+    loaders = make_loaders(sets, make_samplers(sets, [True, False]))
+    for epoch in range(4):
+        {told}
+        for x in loaders[0]:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+main()
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("shuffle", ["shuffle", "True", "shuffle and len(data) > 1"])
+def test_samplers_that_a_helper_makes_and_nothing_tells_the_epoch(shuffle: str) -> None:
+    text = HELPERS.format(shuffle=shuffle, told="pass")
+    findings = [each for each in lint(text, head=HEAD) if each.code == "DAT002"]
+    assert lines_of(findings, "DAT002") == find_marked(text, head=HEAD)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("shuffle", "told"), [("False", "pass"), ("shuffle", "loaders[0].sampler.set_epoch(epoch)")]
+)
+def test_samplers_that_a_helper_makes_without_shuffling_or_that_get_the_epoch(
+    shuffle: str, told: str
+) -> None:
+    text = HELPERS.format(shuffle=shuffle, told=told)
+    assert "DAT002" not in {each.code for each in lint(text, head=HEAD)}

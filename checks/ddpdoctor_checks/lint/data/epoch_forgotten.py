@@ -22,7 +22,7 @@ SETS = re.compile(r"set_epoch|sampler\w*\.epoch\s*=|setattr\(\w*sampler|Accelera
 PASSES_ON = re.compile(r"^\s*(?:#|(?:async )?def set_epoch\b|super\(.*\)\.set_epoch\()")
 """What speaks of it and calls it for nobody: the method of a class, with what it inherits, and comments."""
 FRAMEWORKS = re.compile(
-    r"^(ignite|mmengine|mmcv|catalyst|composer)\b|^(transformers|lightning|pytorch_lightning|lightning_fabric)\b.*"
+    r"^(ignite|mmengine|mmcv\.runner|catalyst|composer)\b|^(transformers|lightning|pytorch_lightning|lightning_fabric)\b.*"
     r"\b\w*(Trainer|Fabric|LightningCLI)$"
 )
 """Modules that set it in loops of their own, and classes that have such loops."""
@@ -39,7 +39,7 @@ def find_forgotten_epochs(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
     for module in files.modules:
-        made = [pair for scope in module.walk() for pair in _find_given(scope, files)]
+        made = [pair for scope in module.walk() for pair in _find_given(scope, kinds)]
         made = [(sampler, scope) for sampler, scope in made if sampler not in told]
         if made and _trains_without(module, kinds):
             told.update(sampler for sampler, _ in made)
@@ -48,16 +48,20 @@ def find_forgotten_epochs(files: Files) -> Iterator[SourceFact]:
             )
 
 
-def _find_given(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield samplers of a scope that shuffle by the epoch, and that a loader for training is given."""
+def _find_given(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield samplers of a scope that shuffle by the epoch, and that a loader for training is given.
+
+    That is a loader of the scope, or one elsewhere in the program where the scope hands its samplers on.
+    """
+    files = kinds.files
     if NOT_TRAINED.search(scope.name or ""):
         return
-    given = {
-        ast.unparse(sampler)
-        for call, name in name_calls(scope, files)
-        for place in [3 if name in LOADERS else 0 if name in BATCHES else None]
-        if place is not None and (sampler := find_keyword(call, "sampler", place)) is not None
-    }
+    calls = list(name_calls(scope, files))
+    if not any(name in SAMPLERS for _, name in calls):
+        return
+    given = {ast.unparse(each) for call, name in calls for each in _list_samplers(call, name)}
+    if not given and any(_list_samplers(call, name) for call, _, name in kinds.programs.calls(scope.module)):
+        given = _list_handed_on(scope)
     for node in own_nodes(scope.node) if given else ():
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
@@ -74,13 +78,38 @@ def _find_given(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, Scope]]:
                 yield value, scope
 
 
+def _list_samplers(call: ast.Call, name: str) -> list[ast.expr]:
+    """Return the sampler that a loader is given, if any."""
+    place = 3 if name in LOADERS else 0 if name in BATCHES else None
+    sampler = find_keyword(call, "sampler", place) if place is not None else None
+    return [sampler] if sampler is not None else []
+
+
+def _list_handed_on(scope: Scope) -> set[str]:
+    """Return the variables that a function returns, or puts into a list that it returns."""
+    nodes = list(own_nodes(scope.node))
+    values = [each.value for each in nodes if isinstance(each, ast.Return) and each.value is not None]
+    names = {part.id for each in values for part in ast.walk(each) if isinstance(part, ast.Name)}
+    for each in nodes:
+        if (
+            isinstance(each, ast.Call)
+            and isinstance(each.func, ast.Attribute)
+            and each.func.attr == "append"
+            and ast.unparse(each.func.value) in names
+        ):
+            names |= {
+                part.id for value in each.args for part in ast.walk(value) if isinstance(part, ast.Name)
+            }
+    return names
+
+
 def _shuffles(sampler: ast.Call) -> bool:
     shuffle = find_keyword(sampler, "shuffle", 3)
     data = find_keyword(sampler, "dataset", 0)
     return (
         is_spelled_out(sampler)
         and find_keyword(sampler, "seed", 4) is None
-        and (shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True))
+        and (shuffle is None or not isinstance(shuffle, ast.Constant) or shuffle.value is True)
         and data is not None
         and not NOT_TRAINED.search(ast.unparse(data))
     )
