@@ -317,3 +317,40 @@ def test_random_sampler_on_the_side_of_several_ranks_is_asked_about(test: str) -
 )
 def test_random_sampler_of_one_rank_or_of_a_share(test: str, sampler: str) -> None:
     assert ask(PLAIN.format(test=test, sampler=sampler)) == []
+
+
+MADE = """
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, path):
+        self.rows = open(path).read().splitlines()
+        {share}
+    def __getitem__(self, place):
+        return self.rows[place]
+    def __len__(self):
+        return len(self.rows)
+def make(args):
+    data = {data}
+    if args.distributed:
+        sampler = torch.utils.data.RandomSampler(data)
+    else:
+        sampler = None
+    return torch.utils.data.DataLoader(data, 8, sampler=sampler)
+"""
+
+
+def test_random_sampler_of_a_data_set_that_is_the_same_on_each_rank() -> None:
+    findings = lint(MADE.format(share="pass", data="Rows('rows.txt')"))
+    assert [(each.code, each.severity) for each in findings] == [("DAT001", "warning")]
+    assert "trains on the whole dataset" in findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("share", "data"),
+    [
+        ("self.rows = self.rows[dist.get_rank() :: dist.get_world_size()]", "Rows('rows.txt')"),
+        ("pass", "Rows(f'rows-{args.rank}.txt')"),
+        ("pass", "load(args)"),
+    ],
+)
+def test_random_sampler_of_what_each_rank_may_have_a_share_of(share: str, data: str) -> None:
+    assert of(lint(MADE.format(share=share, data=data)), "DAT001") == []

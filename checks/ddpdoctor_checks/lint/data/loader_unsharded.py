@@ -144,7 +144,7 @@ def _is_whole(loader: Value, kinds: Kinds) -> bool:
     if may_give(loader.call, loader.scope, "worker_init_fn"):
         return False
     sets = kinds.all_of(data, loader.scope, "dataset")
-    return bool(sets) and all(_is_the_same(each, kinds) for each in sets)
+    return bool(sets) and all(is_the_same(each, kinds) for each in sets)
 
 
 def _may_be_whole(loader: Value, kinds: Kinds) -> bool:
@@ -160,7 +160,7 @@ def _may_be_whole(loader: Value, kinds: Kinds) -> bool:
     )
 
 
-def _is_the_same(data: Value, kinds: Kinds) -> bool:
+def is_the_same(data: Value, kinds: Kinds) -> bool:
     """Whether a data set is the same on each rank, by all that is seen of its making."""
     if data.scope is None or speaks_of(data.call, about_shards, data.scope, kinds):
         return False
