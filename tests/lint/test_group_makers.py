@@ -145,3 +145,29 @@ def test_a_method_that_could_be_called_sets_no_epoch(others: str, loop: str) -> 
 )
 def test_an_epoch_that_may_be_set(others: str, loop: str) -> None:
     assert "DAT002" not in codes(EPOCHS.format(others=others, loop=loop))
+
+
+TWICE = """
+def setup():
+    if {test}:
+        return dist.get_rank()
+    dist.init_process_group("gloo")
+    dist.init_process_group("gloo")
+    return dist.get_rank()
+def ready():
+    return dist.is_available() and dist.is_initialized()
+def main():
+    print(setup())
+    dist.barrier()
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "test", ["dist.is_initialized()", "dist.is_available() and dist.is_initialized()", "ready()"]
+)
+def test_a_function_that_makes_the_group_goes_on_where_it_asks_for_one(test: str) -> None:
+    (finding,) = [each for each in lint(TWICE.format(test=test)) if each.code == "ENV019"]
+    assert "a second" in finding.message

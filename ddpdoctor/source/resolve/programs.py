@@ -10,7 +10,7 @@ from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.rank_tests import VARIABLES, RankReader
-from ddpdoctor.source.resolve.walking import find_argument, find_calls
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
 
 ALL_JOINS = JOINS | MESHES | {"deepspeed.init_distributed", "horovod.torch.init"}
 """Functions by which a program becomes a rank, whichever library has them."""
@@ -83,14 +83,26 @@ class Programs:
             return True  # the other side is for a machine to try it on
         last = (self._files.dotted(call, scope) or "").rpartition(".")[2].lower()
         if last in DISTRIBUTED:
-            return True
+            return None if "initialized" in last and self._leaves_early(test, scope) else True
         if isinstance(test, ast.Call) and not test.args and not test.keywords:
-            return self._side_of_function(test, scope, depth)
+            side = self._side_of_function(test, scope, depth)
+            return None if side and self._leaves_early(test, scope) else side
         if isinstance(test, ast.Name):
             found = scope.lookup(test.id)
             if found is not None and len(found[1]) == 1:
                 return self.side(found[1][0], found[0], depth + 1)
         return None
+
+    def _leaves_early(self, test: ast.expr, scope: Scope) -> bool:
+        """Whether a function that makes the process group leaves where a test says that there is one: it goes on."""
+        if not any(self._files.dotted(call.func, scope) in ALL_JOINS for call in find_calls(scope)):
+            return False
+        return any(
+            isinstance(node, ast.If)
+            and isinstance(node.body[-1], (ast.Return, ast.Raise))
+            and any(each is test for each in ast.walk(node.test))
+            for node in own_nodes(scope.node)
+        )
 
     def _side_of_function(self, call: ast.Call, scope: Scope, depth: int) -> bool | None:
         """Return the side of a test that a function of the files makes: ``return dist.is_initialized()``."""
