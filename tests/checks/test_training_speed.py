@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.layout import make_layout
 from ddpdoctor.evidence.members import JobNode
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, Training
 from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing
@@ -68,6 +69,36 @@ def test_a_rank_that_waits_for_data_is_named_with_its_loader() -> None:
     assert found.where[0].line == 12
     assert "Rank 2 is a straggler: 40 ms" in found.message
     assert "100% of the steps" in found.message
+
+
+def in_mesh(*dimensions: tuple[str, list[list[int]]], late: int = 2) -> str:
+    """Return what is said of the mesh in which one of four ranks is late."""
+    ranks = [
+        rank(each, 0.04 if each == late else 0.0, other=0.041 if each == late else 0.001) for each in range(4)
+    ]
+    layout = make_layout([("group", name, group) for name, groups in dimensions for group in groups])
+    (found,) = find(find_straggling, replace(node(*ranks), layout=layout))
+    return " ".join(each.text for each in found.evidence if each.kind == "layout")
+
+
+def test_where_a_straggler_is_in_the_mesh_and_who_waits_for_it_along_each_dimension() -> None:
+    rows, columns = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    told = in_mesh(("dp", columns), ("tp", rows))
+    assert "rank 2 of dp 1, for which rank 0 waits" in told
+    assert "rank 2 of tp 0, for which rank 3 waits" in told
+    assert in_mesh(("dp", [[0, 1, 2, 3]])) == in_mesh() == in_mesh(("dp", columns)) == ""
+
+
+def test_stragglers_that_are_a_whole_row_of_the_mesh() -> None:
+    ranks = [rank(each, 0.04 * (each > 1), other=0.041 if each > 1 else 0.001) for each in range(4)]
+    seen = [
+        ("group", "pp", [0, 2]),
+        ("group", "pp", [1, 3]),
+        ("group", "dp", [0, 1]),
+        ("group", "dp", [2, 3]),
+    ]
+    (found,) = find(find_straggling, replace(node(*ranks), layout=make_layout(seen)))
+    assert "in the mesh: all ranks of pp 1, for which ranks 0-1 wait" in {each.text for each in found.evidence}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from statistics import median
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.timing import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, RankTimes
+from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
@@ -23,7 +24,7 @@ from ddpdoctor_checks.training.lateness import (
     list_times,
 )
 from ddpdoctor_checks.training.replicas.parted import NEEDS
-from ddpdoctor_checks.training.wrappers import list_wrappers
+from ddpdoctor_checks.training.wrappers import find_layout, list_wrappers
 
 LOADER_SHARE, LOADER_SHARE_GPU, LOADER_S = 0.4, 0.8, 0.005
 """Least share of a step that waits for data (on the CPU, on a GPU), and least length of that wait in seconds. A GPU
@@ -94,6 +95,7 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
     if line is None:
         line, role = _find_step_line(evidence), "noticed"
     items = [EvidenceItem("times", _describe(list_times(evidence), late))]
+    items += _tell_mesh(evidence, late.ranks)
     if late.whole_nodes:
         how = (
             (
@@ -121,6 +123,29 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
         confidence="medium" if late.whole_nodes or late.phase == BUCKET else "high",
         role="advice" if _ended_badly(evidence) else "cause",
     )
+
+
+def _tell_mesh(evidence: Evidence, late: RankSet) -> list[EvidenceItem]:
+    """Return where stragglers are in a mesh of several dimensions, and which ranks wait for them along each."""
+    everyone = RankSet(rank.rank for rank in list_times(evidence))
+    axes = [
+        axis
+        for axis in find_layout(evidence).axes
+        if (axis.name or axis.role != strategies.UNKNOWN)
+        and all(1 < len(each) < len(everyone) for each in axis.groups)
+    ]
+    words = []
+    for axis in axes if len(axes) > 1 else ():
+        own = [group for group in axis.groups if any(rank in late for rank in group)]
+        places = {list(group).index(rank) for group in own for rank in group if rank in late}
+        peers = RankSet().union(*own).minus(late)
+        if len(places) != 1 or not peers:
+            continue
+        place = places.pop()
+        whole = len(own) == len(axis.groups)
+        what = f"{'all ranks' if whole else name_set(late)} of {axis.name or axis.role} {place}"
+        words.append(f"{what}, for which {name_set(peers)} {choose_form(len(peers), 'waits', 'wait')}")
+    return [EvidenceItem("layout", f"in the mesh: {'; '.join(words)}")] if words else []
 
 
 def _describe(ranks: Sequence[RankTimes], late: Late) -> str:
