@@ -98,7 +98,9 @@ def test_stragglers_that_are_a_whole_row_of_the_mesh() -> None:
         ("group", "dp", [2, 3]),
     ]
     (found,) = find(find_straggling, replace(node(*ranks), layout=make_layout(seen)))
-    assert "in the mesh: all ranks of pp 1, for which ranks 0-1 wait" in {each.text for each in found.evidence}
+    assert "in the mesh: all ranks of pp 1, for which ranks 0-1 wait" in {
+        each.text for each in found.evidence
+    }
 
 
 @pytest.mark.parametrize(
