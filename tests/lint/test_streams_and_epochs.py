@@ -178,3 +178,39 @@ def test_samplers_that_a_helper_makes_without_shuffling_or_that_get_the_epoch(
 ) -> None:
     text = HELPERS.format(shuffle=shuffle, told=told)
     assert "DAT002" not in {each.code for each in lint(text, head=HEAD)}
+
+
+WRAPPED = """\
+from torch.utils.data.distributed import DistributedSampler
+from project.loaders import Endless
+def make_loader(data, training):
+    sampler = DistributedSampler(data, shuffle=training)  # here
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    {wrapped}
+    return loader
+def main():
+    dist.init_process_group("gloo")
+    model = DDP(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = make_loader(torch.randn(64, 4), True)
+    for epoch in range(4):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+main()
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("wrapped", ["pass", "size = len(loader)"])
+def test_loader_of_a_helper_that_nothing_tells_the_epoch(wrapped: str) -> None:
+    text = WRAPPED.format(wrapped=wrapped)
+    findings = [each for each in lint(text, head=HEAD) if each.code == "DAT002"]
+    assert lines_of(findings, "DAT002") == find_marked(text, head=HEAD)
+
+
+@pytest.mark.right
+def test_loader_that_what_was_not_read_may_tell_the_epoch() -> None:
+    text = WRAPPED.format(wrapped="loader = Endless(loader)")
+    assert "DAT002" not in {each.code for each in lint(text, head=HEAD)}

@@ -11,6 +11,7 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
 from ddpdoctor.source.training.train_loops import BATCHES, is_backward
@@ -57,7 +58,7 @@ def _find_given(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
     if NOT_TRAINED.search(scope.name or ""):
         return
     calls = list(name_calls(scope, files))
-    if not any(name in SAMPLERS for _, name in calls):
+    if not any(name in SAMPLERS for _, name in calls) or _is_wrapped_elsewhere(scope, kinds):
         return
     given = {ast.unparse(each) for call, name in calls for each in _list_samplers(call, name)}
     if not given and any(_list_samplers(call, name) for call, _, name in kinds.programs.calls(scope.module)):
@@ -83,6 +84,26 @@ def _list_samplers(call: ast.Call, name: str) -> list[ast.expr]:
     place = 3 if name in LOADERS else 0 if name in BATCHES else None
     sampler = find_keyword(call, "sampler", place) if place is not None else None
     return [sampler] if sampler is not None else []
+
+
+def _is_wrapped_elsewhere(scope: Scope, kinds: Kinds) -> bool:
+    """Whether what was not read, and may set the epoch, gets a loader of the scope: ``loader = Endless(loader)``."""
+    files = kinds.files
+    values = [each.value for each in own_nodes(scope.node) if isinstance(each, ast.Assign)]
+    calls = [each for each in values if isinstance(each, ast.Call)]
+    loaders = {
+        name
+        for name, bound in scope.bound.items()
+        for value in bound
+        if isinstance(value, ast.Call) and files.dotted(value.func, scope) in LOADERS
+    }
+    return any(
+        any(isinstance(given, ast.Name) and given.id in loaders for given in call.args)
+        and files.function(call.func, scope) is None
+        and files.find_class(call.func, scope) is None
+        and (files.dotted(call.func, scope) or "").split(".")[0] not in KNOWN_ROOTS
+        for call in calls
+    )
 
 
 def _list_handed_on(scope: Scope) -> set[str]:
