@@ -24,6 +24,10 @@ found 263 of 358 (73 %), 280 (78 %) with questions; after the rules were made mo
 One source of four, drawn by the hash of its name, was measured before and after each time that rules were made more general: in the seen half 274 of 339 (81 %), 306 of 338 (91 %),
 337 of 365 (92 %); in the unseen one 239 of 315 (76 %), 256 of 313 (82 %), 286 of 340 (84 %). Jobs of the project's own corpus that came in between are among the last figures.
 
+Rules were written with that sample of the seen half in view, which flatters it: twelve operators on all 92 repositories of the seen half gave 290 of 393 (74 %). After rules were
+made more general with what was missed there, four of these operators (the process group, the epoch, the sampler, the end of a loop by a rank's own loss) gave 91 of 143 (64 %) instead
+of 76 (53 %); two false warnings that came with it were mended.
+
 Three false warnings in the unseen half led to two rules (a program that moves to the CPU what it saves; a directory that was made before): for these two repositories it is not
 unseen any more.
 
