@@ -97,14 +97,18 @@ def test_one_factor(factor: float, losses: tuple[float, ...], words: str) -> Non
     assert (found.details["cause"], found.details["factor"], found.details["step"]) == ("scale", factor, 1)
 
 
-@pytest.mark.parametrize(("factor", "residual", "line"), [(4.0, 1e-7, 14), (1.0, 0.5, 30)])
+@pytest.mark.parametrize(
+    ("factor", "residual", "losses", "line"),
+    [(4.0, 1e-7, (1.0, 3.0), 14), (1.0, 0.5, (1.0, 3.0), 30), (3.0, 1e-7, (6.0, 6.0), 30)],
+)
 def test_the_line_that_reduces_gradients_is_that_of_their_factor(
-    factor: float, residual: float, line: int
+    factor: float, residual: float, losses: tuple[float, ...], line: int
 ) -> None:
     frames = (Frame("train.py", 30, "main", "optimizer.step()"),)
     reduced = (Frame("train.py", 14, "sync", "dist.all_reduce(flat)"), *frames)
     setup = OptimizerSetup(1, "torch.optim.SGD", RankSet(range(4)), frames=frames, reduced=reduced)
-    reference = Reference(ranks=1, job_ranks=4, steps=(step(gradients=gaps((factor,) * 3, residual)),))
+    first = step(gradients=gaps((factor,) * 3, residual), job_losses=losses)
+    reference = Reference(ranks=1, job_ranks=4, steps=(first,))
     (found,) = find_reference_differs(
         Evidence(training=(Training(ranks=RankSet(range(4)), optimizers=(setup,)),), references=(reference,))
     )

@@ -350,6 +350,7 @@ def test_random_sampler_of_a_data_set_that_is_the_same_on_each_rank() -> None:
         ("self.rows = self.rows[dist.get_rank() :: dist.get_world_size()]", "Rows('rows.txt')"),
         ("pass", "Rows(f'rows-{args.rank}.txt')"),
         ("pass", "load(args)"),
+        ("torch.manual_seed(dist.get_rank())", "Rows('rows.txt')"),
     ],
 )
 def test_random_sampler_of_what_each_rank_may_have_a_share_of(share: str, data: str) -> None:

@@ -173,7 +173,7 @@ def is_the_same(data: Value, kinds: Kinds) -> bool:
         return False
     # what is drawn for each sample differs where ranks are seeded by their number
     draws = getter is not None and not RANDOM.isdisjoint(names_in(getter.node))
-    return not (draws and _is_seeded_apart(data.scope.module, kinds))
+    return not (draws and is_seeded_apart(data.scope.module, kinds))
 
 
 def _shuffles(call: ast.Call, kinds: Kinds, scope: Scope) -> bool:
@@ -191,10 +191,10 @@ def _is_drawn_apart(loader: Value, kinds: Kinds) -> bool:
     """Whether the random order is meant to differ: a generator of the loader's own, or a seed with the rank in it."""
     if find_keyword(loader.call, "generator") is not None or loader.scope is None:
         return True
-    return _is_seeded_apart(loader.scope.module, kinds)
+    return is_seeded_apart(loader.scope.module, kinds)
 
 
-def _is_seeded_apart(module: Scope, kinds: Kinds) -> bool:
+def is_seeded_apart(module: Scope, kinds: Kinds) -> bool:
     """Whether a program seeds random numbers by the rank."""
     for call, scope, name in kinds.programs.calls(module):
         if "seed" in name.rpartition(".")[2].lower() and any(

@@ -19,7 +19,7 @@ from ddpdoctor_checks.training.reference.differences import (
     Difference,
     find_difference,
 )
-from ddpdoctor_checks.training.reference.reference_words import list_fixes, tell, tell_seen
+from ddpdoctor_checks.training.reference.reference_words import blames_loss, list_fixes, tell, tell_seen
 
 LISTED = 20
 
@@ -64,10 +64,10 @@ def _tell(found: Difference, reference: Reference, evidence: Evidence) -> Findin
 
 
 def _find_line(found: Difference, evidence: Evidence) -> Frame | None:
-    """Return the line that reduces gradients, where the program does and they are scaled; else that of the step."""
+    """Return the line that reduces gradients, where the program does and scales them by it; else that of the step."""
     setups = [each for node in evidence.training for each in node.optimizers]
     for setup in setups:
         if setup.number == found.step.optimizer:
-            reduced = user_line(setup.reduced) if found.cause in (SCALE, PART) else None
-            return reduced or user_line(setup.frames)
+            scales = found.cause in (SCALE, PART) and not blames_loss(found)
+            return (user_line(setup.reduced) if scales else None) or user_line(setup.frames)
     return None

@@ -158,6 +158,12 @@ def _explain(found: Difference, reference: Reference) -> str:
     return "their direction agrees, so it is a scale that differs"
 
 
+def blames_loss(found: Difference) -> bool:
+    """Whether gradients are scaled by the factor by which the loss is: no reduction has done that."""
+    ratio = find_loss_ratio(found.step)
+    return ratio is not None and _is_near(found.factor, ratio)
+
+
 def _ratio(reference: Reference) -> float:
     return reference.job_ranks / reference.ranks
 
