@@ -164,7 +164,9 @@ case $command in
         if [ $# -gt 0 ]; then
             "$VENV/bin/python" -m tests.faults.accuracy "$@"
         else
-            step cases "$VENV/bin/python" -m tests.faults.accuracy --markdown docs/accuracy.md
+            step cases "$VENV/bin/python" -m tests.faults.accuracy --skip sharded- --markdown docs/accuracy.md
+            step sharded "$VENV/bin/python" -m tests.faults.accuracy --only sharded- --halves "Sharded training" \
+                --markdown docs/accuracy.md
             step evidence "$VENV/bin/python" -m tests.evidence.score --markdown docs/accuracy.md
             finish
         fi

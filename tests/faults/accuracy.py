@@ -41,7 +41,8 @@ HEAD = """# Accuracy
 
 Each case is a script in `tests/faults/cases`, with its ground truth next to it: the code, the root-cause ranks, the line
 (by a marker in the source), what the finding has to carry (parameter names, a port), the exit code. Healthy ones are
-made to look suspicious. `make accuracy` runs them all under `ddpdoctor run` and writes this page.
+made to look suspicious. `make accuracy` runs them all under `ddpdoctor run` and writes this page; sharded training has
+a section of its own below.
 
 *said* is the code of the first finding; *class*, *ranks*, *line* and *content* are evaluated on that one alone. A false
 alarm is any further warning or error whose code the truth does not allow. A dash: the truth says nothing about it.
@@ -61,7 +62,11 @@ PROOF_S = 3.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was chosen; return 0 where everything is right, 1 where something is not."""
     options = _make_parser().parse_args(arguments)
-    chosen = [truth for truth in load_all() if not options.only or _matches(truth, options.only)]
+    chosen = [
+        truth
+        for truth in load_all()
+        if (not options.only or _matches(truth, options.only)) and not _matches(truth, options.skip)
+    ]
     if not chosen:
         print("no such case", file=sys.stderr)
         return 2
@@ -238,6 +243,9 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.accuracy", description=main.__doc__)
     parser.add_argument(
         "--only", action="append", metavar="TEXT", help="part of a name, or a code; repeatable"
+    )
+    parser.add_argument(
+        "--skip", action="append", default=[], metavar="TEXT", help="leave these out, as with --only"
     )
     parser.add_argument("--plain", action="store_true", help="without ddpdoctor: does each fail as it says?")
     parser.add_argument("--lint-only", action="store_true", help="only read the scripts, which takes seconds")
