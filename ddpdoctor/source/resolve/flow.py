@@ -73,6 +73,8 @@ class Flow:
         self.statements: list[tuple[ast.stmt, Spot]] = []
         self._spots: dict[int, Spot] = {}
         self._hidden: set[int] = set()
+        self._tests: dict[str, list[tuple[Spot, str]]] = {}
+        """Tests whether a name is None: where each stands, and the side on which it is not."""
         self._side = side
         self._number = 0
         node = scope.node
@@ -112,6 +114,24 @@ class Flow:
                 break
         return tuple(found) or None
 
+    def narrow(self, name: str, binding: Binding, spot: Spot) -> tuple[bool, bool]:
+        """Return whether what a binding gave may be None at a place that it reaches, and whether it may be anything else.
+
+        Tests of the name decide: ``if model is not None: model = wrap(model)`` lets only None pass by.
+        """
+        may_be_none = may_be_else = True
+        for test, side in self._tests.get(name, ()):
+            if not binding.spot.number <= test.number < spot.number or _is_in(binding.spot, test):
+                continue
+            taken = dict(spot.blocks).get(test.number)
+            if taken is not None:
+                may_be_none &= taken != side
+                may_be_else &= taken == side or taken not in ("body", "else")
+            elif test.blocks == spot.blocks[: len(test.blocks)]:
+                within = (*test.blocks, (test.number, side))
+                may_be_else &= not any(each.spot.blocks == within for each in self.bindings[name])
+        return may_be_none, may_be_else
+
     def all_of(self, name: str) -> tuple[Binding, ...] | None:
         """Return all bindings of a name that a distributed run may make."""
         return tuple(each for each in self.bindings.get(name, ()) if each.spot.is_on) or None
@@ -145,6 +165,8 @@ class Flow:
         number, blocks = spot.number, spot.blocks
         if isinstance(statement, ast.If):
             taken = True if is_main_guard(statement.test) else self._side(statement.test)
+            for name, side in _tests_for_none(statement.test):
+                self._tests.setdefault(name, []).append((spot, side))
             for body, own in ((statement.body, True), (statement.orelse, False)):
                 side = "body" if own else "else"
                 more = ((number, side if taken is None else OFF),) if taken is not own else ()
@@ -238,6 +260,30 @@ def _covers(
             break
         covered.add(blocks)
     return any(each == other[: len(each)] for each in covered)
+
+
+def _is_in(spot: Spot, test: Spot) -> bool:
+    return any(number == test.number for number, _ in spot.blocks)
+
+
+def _tests_for_none(test: ast.expr) -> Iterator[tuple[str, str]]:
+    """Yield the names that a test compares with None, each with the side on which it is not: ``body`` or ``else``."""
+    side = "body"
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, side = test.operand, "else"
+    if (
+        isinstance(test, ast.Compare)
+        and len(test.ops) == 1
+        and isinstance(test.ops[0], (ast.Is, ast.IsNot))
+        and isinstance(test.comparators[0], ast.Constant)
+        and test.comparators[0].value is None
+    ):
+        if isinstance(test.ops[0], ast.Is):
+            side = "else" if side == "body" else "body"
+        test = test.left
+    name = name_of(test)
+    if name is not None:
+        yield name, side
 
 
 def name_of(node: ast.expr) -> str | None:

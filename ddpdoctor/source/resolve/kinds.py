@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.calls import APEX
-from ddpdoctor.source.resolve.flow import Binding, Flow, name_of
+from ddpdoctor.source.resolve.flow import Binding, Flow, Spot, name_of
 from ddpdoctor.source.resolve.makers import find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import PASSED, SAME, WRAPPERS
@@ -130,8 +130,8 @@ class Kinds:
         return found
 
     def all_of(self, node: ast.expr, scope: Scope, *kinds: str) -> tuple[Value, ...]:
-        """Return what an expression may be where all of that is of some kinds; nothing otherwise."""
-        found = self.find(node, scope)
+        """Return what an expression may be where all of that is of some kinds, None left out; nothing otherwise."""
+        found = tuple(each for each in self.find(node, scope) if each.kind != "none")
         return found if all(each.kind in kinds for each in found) else ()
 
     def called(self, call: ast.Call, scope: Scope) -> Scope | None:
@@ -209,7 +209,8 @@ class Kinds:
         for each in scope.visible():
             bindings = self._holding(name, node, each, below)
             if bindings is not None:
-                return self._of_bindings(name, bindings, each, index)
+                spot = self.flow(scope).spot(node) if each is scope else None
+                return self._of_bindings(name, bindings, each, index, spot)
             below = each
         return (UNKNOWN,)
 
@@ -234,7 +235,7 @@ class Kinds:
         spot = flow.spot(node)
         here = flow.holding(name, spot) if spot is not None else None
         if here is not None and any(each.spot.surely_before(spot) for each in here if spot is not None):
-            return self._of_bindings(name, here, scope, index)
+            return self._of_bindings(name, here, scope, index, spot)
         owner = scope.find_class()
         if owner is None:
             return (UNKNOWN,)
@@ -247,19 +248,36 @@ class Kinds:
         return found or (UNKNOWN,)
 
     def _of_bindings(
-        self, name: str, bindings: Iterable[Binding], scope: Scope, index: int | None
+        self,
+        name: str,
+        bindings: Iterable[Binding],
+        scope: Scope,
+        index: int | None,
+        spot: Spot | None = None,
     ) -> list[Value]:
         found: list[Value] = []
         for each in bindings:
-            if each.kind == "parameter":
-                found += self._of_parameter(name, scope, index)
-            elif (
-                each.kind != "assign" or each.value is None or (each.index is not None and index is not None)
-            ):
-                found.append(UNKNOWN)
-            else:
-                found += self.find(each.value, scope, index if each.index is None else each.index)
-        return found
+            may_be_none, may_be_else = (
+                self.flow(scope).narrow(name, each, spot) if spot is not None else (True, True)
+            )
+            if may_be_none or may_be_else:
+                found += [
+                    value
+                    for value in self._of_binding(name, each, scope, index)
+                    if value.kind == "unknown" or (may_be_none if value.kind == "none" else may_be_else)
+                ]
+        return found or [UNKNOWN]
+
+    def _of_binding(self, name: str, binding: Binding, scope: Scope, index: int | None) -> Iterable[Value]:
+        if binding.kind == "parameter":
+            return self._of_parameter(name, scope, index)
+        if (
+            binding.kind != "assign"
+            or binding.value is None
+            or (binding.index is not None and index is not None)
+        ):
+            return (UNKNOWN,)
+        return self.find(binding.value, scope, index if binding.index is None else binding.index)
 
     def _of_parameter(self, name: str, function: Scope, index: int | None) -> list[Value]:
         found: list[Value] = []
