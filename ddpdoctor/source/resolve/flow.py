@@ -115,7 +115,7 @@ class Flow:
         return tuple(found) or None
 
     def narrow(self, name: str, binding: Binding, spot: Spot) -> tuple[bool, bool]:
-        """Return whether what a binding gave may be None at a place that it reaches, and whether it may be anything else.
+        """Return whether what a binding gave may be None at a place that it reaches, and whether anything else.
 
         Tests of the name decide: ``if model is not None: model = wrap(model)`` lets only None pass by.
         """

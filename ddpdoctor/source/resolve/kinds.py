@@ -222,11 +222,15 @@ class Kinds:
         # a function sees what holds where it is called
         calls = [call for call, home in self.callers(below) if home is scope]
         spots = [spot for spot in (flow.spot(call) for call in calls) if spot is not None]
-        if not spots:
-            return flow.all_of(name)
-        return tuple(dict.fromkeys(b for s in spots for b in flow.holding(name, s) or ())) or flow.all_of(
-            name
-        )
+        made = flow.spot(below.node)
+        if spots:
+            found = [each for spot in spots for each in flow.holding(name, spot) or ()]
+        elif made is not None:  # handed over: what holds where it is made, and what is bound later
+            later = [each for each in flow.all_of(name) or () if each.spot.number > made.number]
+            found = [*(flow.holding(name, made) or ()), *later]
+        else:
+            found = []
+        return tuple(dict.fromkeys(found)) or flow.all_of(name)
 
     def _of_attribute(
         self, node: ast.Attribute, name: str, scope: Scope, index: int | None

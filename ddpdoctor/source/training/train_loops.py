@@ -92,8 +92,14 @@ def _find_reaching(kinds: Kinds) -> list[Scope]:
     every = [scope for module in kinds.files.modules for scope in module.walk()]
     found = {scope for scope in every if any(is_backward(call) for call in find_calls(scope))}
     waiting = list(found)
+    givers: dict[Scope, set[Scope]] = {}
+    for scope in every:
+        for call in find_calls(scope):
+            for closure in _closures_of(call, scope):
+                givers.setdefault(closure, set()).add(scope)
     while waiting:
-        for _, caller in kinds.callers(waiting.pop()):
+        function = waiting.pop()
+        for caller in (*(home for _, home in kinds.callers(function)), *givers.get(function, ())):
             if caller not in found:
                 found.add(caller)
                 waiting.append(caller)
@@ -119,13 +125,25 @@ def reach(body: Iterable[ast.AST], scope: Scope, kinds: Kinds, *, graded: bool =
             if call in cut:
                 continue
             yield call, home
-            called = kinds.called(call, home) if depth < DEEPEST else None
-            if called is not None and called not in seen:
+            if depth >= DEEPEST:
+                continue
+            for called in (kinds.called(call, home), *_closures_of(call, home)):
+                if called is None or called in seen:
+                    continue
                 if graded and _is_below_no_grad(called, kinds):
                     continue
                 cut |= _below_no_grad([called.node], called, kinds) if graded else set()
                 seen.add(called)
                 waiting.append((find_calls(called), called, depth + 1))
+
+
+def _closures_of(call: ast.Call, scope: Scope) -> list[Scope]:
+    """Return the functions that a function defines itself and gives to a call, which runs them."""
+    names = [
+        each.id for each in (*call.args, *(k.value for k in call.keywords)) if isinstance(each, ast.Name)
+    ]
+    own = scope.functions if scope.name is not None else {}  # a module's are called by name as well, mostly
+    return [own[name] for name in names if name in own]
 
 
 def _below_no_grad(body: Iterable[ast.AST], scope: Scope, kinds: Kinds) -> set[ast.Call]:

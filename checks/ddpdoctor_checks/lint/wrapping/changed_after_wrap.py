@@ -37,7 +37,7 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
     for wrap in wraps_of(kinds):
         if any("params_and_buffers_to_ignore" in name for name in names_in(wrap.scope.node)):
             continue  # it is told of parameters that it shall not reduce
-        trained = [loop for loop in loops if _trains(loop, wrap)]
+        trained = [loop for loop in loops if _trains(loop, wrap, kinds)]
         again = [other for other in wraps_of(kinds) if other is not wrap and _wraps_same(other, wrap)]
         for scope in _scopes_after(wrap):
             for statement, spot in kinds.flow(scope).statements:
@@ -80,8 +80,18 @@ def _is_through_module(statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
     return isinstance(statement, (ast.Assign, ast.Expr)) and goes_through_module(statement, scope, kinds)
 
 
-def _trains(loop: TrainingLoop, wrap: Wrap) -> bool:
-    return any(value.identity == wrap.value.identity for forward in loop.wrapped for value in forward.values)
+def _trains(loop: TrainingLoop, wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether a loop calls the wrapper, or gives it to what is not known, such as a method of a diffusion."""
+    if any(value.identity == wrap.value.identity for forward in loop.wrapped for value in forward.values):
+        return True
+    return any(
+        value.identity == wrap.value.identity
+        for call, scope in loop.calls
+        if kinds.called(call, scope) is None
+        for given in (*call.args, *(each.value for each in call.keywords))
+        if isinstance(given, (ast.Name, ast.Attribute))
+        for value in kinds.find(given, scope)
+    )
 
 
 def _scopes_after(wrap: Wrap) -> Iterable[Scope]:

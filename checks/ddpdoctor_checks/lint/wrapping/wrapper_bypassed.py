@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.resolve.flow import Flow
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import find_calls, names_in
@@ -37,11 +38,12 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
         if loss is None:
             continue
         behind = slice_of(loss, scope, kinds)
-        if not behind.complete or _goes_through_wrapper(behind, kinds):
-            continue
-        if _is_cleared(call, scope, kinds) or _is_joined(call, scope, kinds):
+        wrapped = list(_find_wrapped(behind, kinds))
+        if not behind.complete or _is_cleared(call, scope, kinds) or _is_joined(call, scope, kinds):
             continue
         for inner, home in behind.calls:
+            if not all(_is_other_setting(inner, home, other, at, kinds) for other, at in wrapped):
+                continue
             way = _find_way(inner, home, kinds)
             if way is not None and inner not in told and not reduces_by_hand(home, kinds):
                 told.add(inner)
@@ -86,29 +88,49 @@ def _is_joined(backward: ast.Call, scope: Scope, kinds: Kinds) -> bool:
             _steps(each) for each in find_calls(scope) if (at := flow.spot(each)) and at.number in between
         ):
             continue
-        if _goes_through_wrapper(slice_of(loss, scope, kinds), kinds):
+        if any(_find_wrapped(slice_of(loss, scope, kinds), kinds)):
             return True
     return False
+
+
+def _is_other_setting(call: ast.Call, scope: Scope, other: ast.Call, home: Scope, kinds: Kinds) -> bool:
+    """Whether two calls are on two sides of a test of a setting: which of them it is stays so for the whole loop.
+
+    Where the test changes from step to step, one side may collect gradients that the other reduces.
+    """
+    flow = kinds.flow(scope)
+    own, at = flow.spot(call), flow.spot(other) if scope is home else None
+    if own is None or at is None or not own.excludes(at):
+        return False
+    sides = dict(at.blocks)
+    apart = [number for number, side in own.blocks if sides.get(number, side) != side]
+    tests = [each for each, spot in flow.statements if isinstance(each, ast.If) and spot.number in apart]
+    return bool(tests) and all(_is_setting(each.test, flow) for each in tests)
+
+
+def _is_setting(test: ast.expr, flow: Flow) -> bool:
+    """Whether a test asks for one flag that no loop binds: ``use_amp``, ``not args.amp``."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    while isinstance(test, ast.Attribute):
+        test = test.value
+    if not isinstance(test, ast.Name):
+        return False
+    return not any(each.spot.loops for each in flow.bindings.get(test.id, ()))
 
 
 def _steps(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == "step"
 
 
-def _goes_through_wrapper(behind: Slice, kinds: Kinds) -> bool:
-    """Whether a wrapped model is called behind a loss, or may be: given to what is not among the files."""
+def _find_wrapped(behind: Slice, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield where a wrapped model is called behind a loss, or may be: given to what is not among the files."""
     for call, scope in behind.calls:
-        if isinstance(call.func, (ast.Name, ast.Attribute)):
-            found = kinds.find(call.func, scope)
-            if any(each.kind in ("wrapped", "prepared model") for each in found):
-                return True
+        used = [call.func] if isinstance(call.func, (ast.Name, ast.Attribute)) else []
         if kinds.files.function(call.func, scope) is None:
-            given = [*call.args, *(each.value for each in call.keywords)]
-            if any(
-                v.kind in ("wrapped", "prepared model") for each in given for v in kinds.find(each, scope)
-            ):
-                return True
-    return False
+            used += [*call.args, *(each.value for each in call.keywords)]
+        if any(v.kind in ("wrapped", "prepared model") for each in used for v in kinds.find(each, scope)):
+            yield call, scope
 
 
 def _find_way(call: ast.Call, scope: Scope, kinds: Kinds) -> str | None:
