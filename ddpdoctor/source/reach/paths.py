@@ -379,6 +379,8 @@ class PathReader:
 def _fails(call: ast.Call) -> bool:
     """Whether an exit says that it failed: the launcher then ends the other ranks, as after an error."""
     status = call.args[0] if call.args else None
+    if isinstance(status, ast.UnaryOp):  # -1
+        status = status.operand
     return isinstance(status, ast.JoinedStr) or (isinstance(status, ast.Constant) and bool(status.value))
 
 

@@ -99,20 +99,24 @@ class Flow:
         known = self.bindings.get(name)
         if known is None:
             return None
-        found = []
+        found: list[Binding] = []
+        later: list[Binding] = []
         covered: set[tuple[tuple[int, str], ...]] = set()
         for each in reversed(known):
             if each.spot.number >= spot.number:
                 again = spot.loops and set(spot.loops) & set(each.spot.loops) and each.spot.is_on
                 if again and not each.spot.excludes(spot):
-                    found.append(each)  # it holds from the second round on
+                    later.append(each)  # it holds from the second round on
                 continue
             if each.spot.excludes(spot) or (not each.spot.is_on and spot.is_on):
                 continue
             found.append(each)
             if each.kind != "added" and _covers(each.spot.blocks, spot.blocks, covered):
                 break
-        return tuple(found) or None
+        # ... unless each round binds it anew before it comes to the place
+        anew = {number for each in covered if each == spot.blocks[: len(each)] for number, _ in each}
+        later = [each for each in later if [n for n in each.spot.loops if n in spot.loops][-1] not in anew]
+        return (*later, *found) or None
 
     def narrow(self, name: str, binding: Binding, spot: Spot) -> tuple[bool, bool]:
         """Return whether what a binding gave may be None at a place that it reaches, and whether anything else.

@@ -42,6 +42,8 @@ class LossReader:
         self._known: dict[tuple[Scope, bool], frozenset[str]] = {}
         self._forwards: dict[Scope, frozenset[ast.Call]] = {}
         self._seeded: dict[Scope, bool] = {}
+        self._open: set[ast.expr] = set()
+        """Names that are being followed to what holds where they stand."""
 
     def find(self, scope: Scope, *, own: bool = False) -> frozenset[str]:
         """Return the variables of a function that hang on the output of a wrapped model.
@@ -123,13 +125,37 @@ class LossReader:
 
     def _runs_model(self, call: ast.Call, scope: Scope) -> bool:
         """Whether a call is that of a wrapped model, or ``training_losses(model, x)`` of one."""
-        kinds = kinds_of(self._files)
-        if kinds.all_of(call.func, scope, *WRAPPED):
+        if self._may_be_wrapped(call.func, scope):
             return True
         return bool(LOSSES.search(name_last(call.func))) and any(
-            kinds.all_of(each, scope, *WRAPPED)
+            self._may_be_wrapped(each, scope)
             for each in call.args
             if isinstance(each, (ast.Name, ast.Attribute))
+        )
+
+    def _may_be_wrapped(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        """Whether a value is a wrapped model, or one that a test wraps: in the runs that have several ranks.
+
+        Of a function that is called more than once each caller has to give it such a one: some give the plain model,
+        on one rank.
+        """
+        kinds = kinds_of(self._files)
+        found = kinds.all_of(node, scope, *WRAPPED, "model")
+        if all(each.kind in WRAPPED for each in found):
+            return bool(found)
+        flow = kinds.flow(scope)
+        spot = flow.spot(node)
+        held = flow.holding(node.id, spot) if isinstance(node, ast.Name) and spot is not None else None
+        if held is None or depth >= DEEPEST or not isinstance(node, ast.Name):
+            return False
+        if all(each.kind == "parameter" for each in held):
+            given = [(find_argument(call, scope, node.id), home) for call, home in kinds.callers(scope)]
+            return all(
+                each is not None and self._may_be_wrapped(each, home, depth + 1) for each, home in given
+            )
+        values = [each.value for each in held if each.kind == "assign" and each.index is None]
+        return len(values) == len(held) and any(
+            value is not None and kinds.all_of(value, scope, *WRAPPED) for value in values
         )
 
     def _is_given(self, parameter: str, function: Scope, own: bool) -> bool:
@@ -145,7 +171,7 @@ class LossReader:
         if value is UNKNOWN:
             return False
         if isinstance(value, ast.Name):
-            return value.id in outputs
+            return value.id in outputs or self._holds_output(value, scope, outputs, own)
         if isinstance(value, ast.BinOp):
             return any(self._depends(each, scope, outputs, own) for each in (value.left, value.right))
         if isinstance(value, ast.UnaryOp):
@@ -173,6 +199,22 @@ class LossReader:
         return (not own or self._keeps(value, scope)) and any(
             self._depends(each, scope, outputs, own) for each in value.args
         )
+
+    def _holds_output(self, name: ast.Name, scope: Scope, outputs: Collection[str], own: bool) -> bool:
+        """Whether all that a variable may hold where it stands hangs on an output, whatever it holds elsewhere."""
+        flow = kinds_of(self._files).flow(scope)
+        spot = flow.spot(name)
+        if name in self._open or len(self._open) >= DEEPEST or spot is None or not self._find_forwards(scope):
+            return False
+        held = flow.holding(name.id, spot) or ()
+        values = [each.value if each.kind == "assign" else None for each in held]
+        self._open.add(name)
+        try:
+            return bool(values) and all(
+                each is not None and self._depends(each, scope, outputs, own) for each in values
+            )
+        finally:
+            self._open.discard(name)
 
     def _keeps(self, call: ast.Call, scope: Scope) -> bool:
         """Whether what a function gives is of the same rank as what it is given: a loss, or a function of a library."""
@@ -215,10 +257,10 @@ class LossReader:
     def _origin(self, node: ast.expr, scope: Scope) -> str | None:
         """Return ``loss`` or ``random`` for what a value hangs on; None where it may be equal on all ranks."""
         inside = list(_parts(node))
-        names = {each.id for each in inside if isinstance(each, ast.Name)}
-        if names & scope.reduced:
+        names = [each for each in inside if isinstance(each, ast.Name)]
+        if scope.reduced.intersection(each.id for each in names):
             return None
-        if names & self.find(scope, own=True):
+        if any(self.is_output(each, scope, own=True) for each in names):
             return "loss"
         drawn = any(
             isinstance(each, ast.Call) and self._files.dotted(each.func, scope) in RANDOM for each in inside
