@@ -26,6 +26,8 @@ ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_siz
 MAKES = re.compile(r"init\w{0,24}(process_?group|distributed|_ddp|_dist\b|_mpi|parallel)|setup_ddp|setup_dist|Trainer\b"
                    r"|TrainingArguments|HfArgumentParser|launch|horovod|deepspeed|tensor_parallel", re.I)  # fmt: skip
 """Names of what may make a group, in whichever package."""
+OF_MAKERS = re.compile("horovod|deepspeed|megatron|colossalai", re.I)
+"""Packages of which any call may make one."""
 RANKED = re.compile(r"(?:environ|getenv)\W{1,8}(?:get\W{1,4})?(?:LOCAL_)?(?:RANK|WORLD_SIZE)\b")
 """Reading of a launcher's variables."""
 OF_SCHEDULERS = re.compile(
@@ -120,16 +122,37 @@ def _is_reached(step: Step, kinds: Kinds) -> bool:
 
 
 def _is_taken(guard: Guard, kinds: Kinds) -> bool:
-    """Whether a test asks the environment for ranks, or for a setting that the program turns on by itself."""
-    test = guard.test
-    if isinstance(test, ast.Compare) and OF_SCHEDULERS.search(ast.unparse(test)):
-        return True
-    if not isinstance(test, ast.expr) or kinds.programs.side(test, guard.scope) != guard.positive:
+    """Whether a run of several ranks surely comes past a test.
+
+    It asks the environment or the launcher's option for ranks, for a device, or for a setting that the program makes by
+    itself.
+    """
+    if not isinstance(guard.test, ast.expr):
         return False
-    plain = test.operand if isinstance(test, ast.UnaryOp) else test
-    if not isinstance(plain, (ast.Name, ast.Attribute)):
-        return "os.environ" in ast.unparse(test)
-    name = ast.unparse(plain).rpartition(".")[2]
+    test, positive = guard.test, guard.positive
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, positive = test.operand, not positive
+    if OF_DEVICES.fullmatch(ast.unparse(test)) is not None:
+        return positive
+    if isinstance(test, ast.Compare):
+        if OF_SCHEDULERS.search(ast.unparse(guard.test)):
+            return True
+        if isinstance(test.ops[0], (ast.Is, ast.IsNot)) and ast.unparse(test.comparators[0]) == "None":
+            return positive is isinstance(test.ops[0], ast.IsNot) and _is_made_by_program(
+                test.left, guard, kinds
+            )
+    if kinds.programs.side(guard.test, guard.scope) != guard.positive:
+        return False
+    if isinstance(test, (ast.Name, ast.Attribute)):
+        return _is_made_by_program(test, guard, kinds)
+    return "os.environ" in ast.unparse(test) or (
+        isinstance(test, ast.Compare) and "rank" in ast.unparse(test.left)
+    )
+
+
+def _is_made_by_program(setting: ast.expr, guard: Guard, kinds: Kinds) -> bool:
+    """Whether the program assigns to a variable or an option of that name something that is no constant, or True."""
+    name = ast.unparse(setting).rpartition(".")[2]
     values = [
         node.value
         for member in kinds.programs.members(guard.scope.module)
@@ -163,7 +186,7 @@ def _needs_group(step: Step, kinds: Kinds) -> bool:
 
 def _may_ask(guard: Guard, kinds: Kinds) -> bool:
     """Whether a test may ask for a group; one for the number of ranks by the launcher's variables does not."""
-    text = ast.unparse(guard.test)
+    text = OF_DEVICES.sub("", ast.unparse(guard.test))
     if not MAY_ASK.search(text):
         return False
     if ASKS_FOR_GROUP.search(text) or "get_world_size" in text or not isinstance(guard.test, ast.expr):
@@ -184,9 +207,12 @@ def _is_size_of_launch(test: ast.expr, scope: Scope, kinds: Kinds) -> bool:
 
 def _asks_for_group(step: Step) -> bool:
     """Whether a test before a step asks whether there is a group."""
-    return any(ASKS_FOR_GROUP.search(ast.unparse(each.test)) for each in step.guards)
+    return any(ASKS_FOR_GROUP.search(OF_DEVICES.sub("", ast.unparse(each.test))) for each in step.guards)
 
 
+OF_DEVICES = re.compile(
+    r"(?:\btorch\.)?\b(?:cuda|accelerator|cpu|npu|xpu|hpu|mps|mtia|musa|mlu)\.is_available\(\)"
+)
 ASKS_FOR_GROUP = re.compile("initiali[sz]ed|is_available|is_dist", re.I)
 MAY_ASK = re.compile("initiali[sz]ed|available|is_dist|get_world_size|world_size|num_gpus|n_gpu|gpus", re.I)
 """Tests that ask for a group, directly or by the number of ranks that it has."""
@@ -197,14 +223,21 @@ def _is_made(module: Scope, kinds: Kinds) -> bool:
     for call, scope, name in kinds.programs.calls(module):
         if name in ALL_JOINS or name in FRAMEWORKS:
             return True
-        whole = name or ast.unparse(call.func)
-        if whole.split(".")[0] in QUIET:
-            continue
-        if not MAKES.search(whole) or kinds.files.function(call.func, scope) is not None:
-            continue
-        if kinds.files.find_class(call.func, scope) is None:
+        of_files = kinds.files.function(call.func, scope) or kinds.files.find_class(call.func, scope)
+        if of_files is None and _may_be_maker(name or ast.unparse(call.func)):
             return True
-    return False
+    return any(
+        _may_be_maker(kinds.files.dotted(base, scope) or "") and kinds.files.find_class(base, scope) is None
+        for member in kinds.programs.members(module)
+        for scope in member.walk()
+        for base in getattr(scope.node, "bases", ())
+    )
+
+
+def _may_be_maker(name: str) -> bool:
+    """Whether what is called may make a group by its own name, or by that of a package that makes them."""
+    root, _, last = name.partition(".")[0], *name.rpartition(".")[1:]
+    return root not in QUIET and bool(MAKES.search(last) or OF_MAKERS.match(root))
 
 
 def _list_called(steps: Sequence[Step], trace: Trace, files: Files) -> set[str]:
