@@ -136,6 +136,29 @@ class Flow:
                 may_be_else &= not any(each.spot.blocks == within for each in self.bindings[name])
         return may_be_none, may_be_else
 
+    def sets_apart(self, one: ast.AST, other: ast.AST) -> bool:
+        """Whether two nodes are on two sides of a test of a setting: a run goes to one of them, and never to the other.
+
+        Where the test changes from step to step, one side may collect the gradients that the other reduces.
+        """
+        own, its = self.spot(one), self.spot(other)
+        if own is None or its is None or not own.excludes(its):
+            return False
+        sides = dict(its.blocks)
+        apart = {number for number, side in own.blocks if sides.get(number, side) != side}
+        tests = [each for each, spot in self.statements if isinstance(each, ast.If) and spot.number in apart]
+        return bool(tests) and all(map(self._is_setting, tests))
+
+    def _is_setting(self, statement: ast.If) -> bool:
+        """Whether a test asks for one flag that no loop binds: ``use_amp``, ``not args.amp``."""
+        test = statement.test
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test = test.operand
+        while isinstance(test, ast.Attribute):
+            test = test.value
+        name = name_of(test)
+        return name is not None and not any(each.spot.loops for each in self.bindings.get(name, ()))
+
     def all_of(self, name: str) -> tuple[Binding, ...] | None:
         """Return all bindings of a name that a distributed run may make."""
         return tuple(each for each in self.bindings.get(name, ()) if each.spot.is_on) or None

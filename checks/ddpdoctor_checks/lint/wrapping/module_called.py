@@ -72,16 +72,14 @@ def _read_name(func: ast.expr, scope: Scope) -> ast.expr:
 
 
 def _counts(other: Forward, forward: Forward, wrapper: object, kinds: Kinds) -> bool:
-    """Whether another call goes through the same wrapper, in rounds in which the first call is made too."""
+    """Whether another call goes through the same wrapper, in a run in which the first call is made too."""
     if all(each.identity != wrapper for each in other.values):
         return False
     if _is_without_gradients(other.call, other.scope):
         return False  # an evaluation between the steps
     if other.scope is not forward.scope:
         return True
-    flow = kinds.flow(forward.scope)
-    own, its = flow.spot(forward.call), flow.spot(other.call)
-    return own is None or its is None or not own.excludes(its)
+    return not kinds.flow(forward.scope).sets_apart(forward.call, other.call)
 
 
 def _is_given_away(loop: TrainingLoop, wrapper: object, kinds: Kinds) -> bool:

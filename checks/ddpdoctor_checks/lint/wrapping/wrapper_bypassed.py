@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.flow import Flow
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import find_calls, names_in
@@ -42,8 +41,8 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
         if not behind.complete or _is_cleared(call, scope, kinds) or _is_joined(call, scope, kinds):
             continue
         for inner, home in behind.calls:
-            if not all(_is_other_setting(inner, home, other, at, kinds) for other, at in wrapped):
-                continue
+            if not all(at is home and kinds.flow(home).sets_apart(inner, other) for other, at in wrapped):
+                continue  # or another step of the same run goes through the wrapper
             way = _find_way(inner, home, kinds)
             if way is not None and inner not in told and not reduces_by_hand(home, kinds):
                 told.add(inner)
@@ -91,32 +90,6 @@ def _is_joined(backward: ast.Call, scope: Scope, kinds: Kinds) -> bool:
         if any(_find_wrapped(slice_of(loss, scope, kinds), kinds)):
             return True
     return False
-
-
-def _is_other_setting(call: ast.Call, scope: Scope, other: ast.Call, home: Scope, kinds: Kinds) -> bool:
-    """Whether two calls are on two sides of a test of a setting: which of them it is stays so for the whole loop.
-
-    Where the test changes from step to step, one side may collect gradients that the other reduces.
-    """
-    flow = kinds.flow(scope)
-    own, at = flow.spot(call), flow.spot(other) if scope is home else None
-    if own is None or at is None or not own.excludes(at):
-        return False
-    sides = dict(at.blocks)
-    apart = [number for number, side in own.blocks if sides.get(number, side) != side]
-    tests = [each for each, spot in flow.statements if isinstance(each, ast.If) and spot.number in apart]
-    return bool(tests) and all(_is_setting(each.test, flow) for each in tests)
-
-
-def _is_setting(test: ast.expr, flow: Flow) -> bool:
-    """Whether a test asks for one flag that no loop binds: ``use_amp``, ``not args.amp``."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test = test.operand
-    while isinstance(test, ast.Attribute):
-        test = test.value
-    if not isinstance(test, ast.Name):
-        return False
-    return not any(each.spot.loops for each in flow.bindings.get(test.id, ()))
 
 
 def _steps(call: ast.Call) -> bool:
