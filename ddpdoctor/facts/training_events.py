@@ -271,6 +271,12 @@ class Times(Event, total=False):
     device: str
     members: list[int] | None
     loaders: list[list[int]]
+    exchanges: int
+    """Exchanges with sizes by rank, at the line with most rows."""
+    exchanged: int
+    """Rows sent and received in these."""
+    frames: Frames
+    """Where they are called."""
     columns: list[Any]
     """Rows of `Column`."""
     looks: list[Any]

@@ -61,6 +61,32 @@ def find(
     return list(check(Evidence(training=nodes, members=tuple(members))))
 
 
+MOE = (Frame("moe.py", 28, "exchange", "dist.all_to_all_single(received, rows, coming, going)"),)
+
+
+def test_a_rank_whose_experts_get_more_tokens_is_late_because_of_them() -> None:
+    late = replace(rank(1, 0.04, other=0.05), rows=1152.0, routed_at=MOE)
+    (found,) = find(find_straggling, node(replace(rank(0), rows=384.0, routed_at=MOE), late))
+    assert (
+        "it sends and receives 3.0 times the rows of the other in the all-to-all at moe.py:28"
+        in found.message
+    )
+    assert [(each.line, each.role) for each in found.where] == [(28, "culprit")]
+    assert "load-balancing loss" in str(found.fix[0])
+    none = replace(rank(0), rows=0.0, routed_at=MOE)
+    (found,) = find(find_straggling, node(none, late))
+    assert "nearly all rows of the all-to-all at moe.py:28" in found.message
+
+
+@pytest.mark.parametrize(
+    ("rows", "other"), [(384.0, 384.0), (500.0, 384.0), (None, 384.0), (1152.0, None), (10.0, 900.0)]
+)
+def test_rows_that_are_even_or_not_known_are_no_reason(rows: float | None, other: float | None) -> None:
+    late = replace(rank(1, 0.04, other=0.05), rows=rows, routed_at=MOE)
+    (found,) = find(find_straggling, node(replace(rank(0), rows=other), late))
+    assert "all-to-all" not in found.message
+
+
 def test_a_rank_that_waits_for_data_is_named_with_its_loader() -> None:
     late = rank(2, 0.04, data=0.041, backward=0.03)
     (found,) = find(find_straggling, node(rank(0), rank(1), late, rank(3)))

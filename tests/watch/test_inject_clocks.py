@@ -175,6 +175,9 @@ TRAIN = """
     rank = dist.get_rank()
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    going, coming = ([1, 5], [1, 2]) if rank == 0 else ([2, 3], [5, 3])
+    for _ in range(3):
+        dist.all_to_all_single(torch.empty(sum(coming), 4), torch.randn(sum(going), 4), coming, going)
     for step in range(30):
         loss = model(torch.randn(2, 4)).sum()
         if rank == 1:
@@ -220,8 +223,12 @@ def test_a_rank_writes_when_it_came_and_what_was_measured(tmp_path: Path) -> Non
         assert event["steps"] == 27
         assert event["bytes"] == 80
         assert [look[0] for look in event["looks"]] == [4, 5, 6, 7, 8, 9, 10]
+        assert (event["exchanges"], event["exchanged"]) == (3, 3 * (9 if event is first else 13))
+        assert event["frames"][0][2] == "<module>"
     came = {column[0]: column[-1] for column in first["columns"]}
-    late = sorted(column[-1] - came[column[0]] for column in second["columns"])
+    late = sorted(
+        column[-1] - came[column[0]] for column in second["columns"]
+    )  # at the last meeting, the backward
     assert 8_000 < late[len(late) // 2] < 19_000  # 20 ms, less the 5 ms that the other is late
     other = sorted(column[3] / column[1] for column in second["columns"])
     assert other[len(other) // 2] >= 20_000

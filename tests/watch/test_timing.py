@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.training.timing import BACKWARD, DATA, RankTimes, Timing
 from ddpdoctor.facts.training_rows import choose_sampled
+from ddpdoctor.watch.readers.records import Shortener
 from ddpdoctor.watch.readers.timing import fold_timing
 
 LINE = (Frame("train.py", 9, "main"),)
+SHORTENER = Shortener(Path("/app"))
 WALL_NS, MONO_NS = 1_700_000_000_000_000_000, 5_000_000_000_000
 
 
@@ -45,7 +48,7 @@ def event(
 
 
 def fold(*events: Any, world: int = 0) -> Timing:
-    return fold_timing(dict(enumerate(events)), world or len(events), lambda rank, place: LINE)
+    return fold_timing(dict(enumerate(events)), world or len(events), lambda rank, place: LINE, SHORTENER)
 
 
 def lags(timing: Timing) -> list[set[float | None]]:
@@ -97,6 +100,15 @@ def test_the_rank_that_waits_least_tells_what_is_communication() -> None:
     assert few.ranks[1].slower_s is None
 
 
+def test_rows_of_exchanges_are_averaged_over_the_calls() -> None:
+    sent = {"exchanges": 40, "exchanged": 46_080, "frames": [["/app/moe.py", 28, "exchange"]]}
+    timing = fold(event(), event(**sent))
+    assert [(rank.rows, rank.routed_at) for rank in timing.ranks] == [
+        (None, ()),
+        (1152.0, (Frame("moe.py", 28, "exchange"),)),
+    ]
+
+
 def test_of_large_jobs_few_columns_are_kept() -> None:
     timing = fold(event(), event(40_000), world=16_384)
     assert len(timing.columns) == 16
@@ -114,6 +126,8 @@ def test_of_large_jobs_few_columns_are_kept() -> None:
         {"looks": 5},
         {"wall_ns": None},
         {"bytes": 10**400},
+        {"exchanges": "x"},
+        {"exchanges": 2, "exchanged": [3]},
         {"looks": [[1, 10**400, 1, 1, 1, 1]]},
     ],
 )
@@ -124,4 +138,4 @@ def test_what_is_damaged_is_refused(damaged: dict[str, Any]) -> None:
 
 def test_nothing_is_made_of_nothing() -> None:
     assert fold(event(columns=[])) == Timing()
-    assert fold_timing({}, 2, lambda rank, place: ()) == Timing()
+    assert fold_timing({}, 2, lambda rank, place: (), SHORTENER) == Timing()

@@ -76,6 +76,12 @@ _HELPS = {
     ),
 }
 _HELPS[AFTER] = _HELPS[OTHER]
+_BALANCE = Fix(
+    "balance the routing of tokens: add a load-balancing loss, limit the capacity of each expert, or adjust the bias "
+    "of the router"
+)
+UNEVEN = 1.5
+"""How many times the rows of the others a late rank has to exchange to be late because of them."""
 
 
 def _tell_late(evidence: Evidence, late: Late) -> Finding:
@@ -90,11 +96,28 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
     if late.share is not None:
         message += f", and late in {late.share:.0%} of the steps"
     line = _find_loader(evidence) if late.phase == DATA else None
-    message += f"; the time is lost {_LOSES[late.phase]}{tell_line(line)}"
+    rows = _find_rows(evidence, late) if late.phase not in (DATA, OPTIMIZER) else None
+    if rows is None:
+        message += f"; the time is lost {_LOSES[late.phase]}{tell_line(line)}"
+    else:
+        own, usual, frames = rows
+        line = user_line(frames)
+        it = choose_form(len(late.ranks), "it sends and receives", "they send and receive")
+        share = f"{own / usual:.1f} times the rows of {others} in" if usual >= 1 else "nearly all rows of"
+        whose = choose_form(len(late.ranks), "its", "their")
+        message += (
+            f"; {it} {share} the all-to-all{tell_line(line)}: more tokens are routed to {whose} experts"
+        )
     role = "culprit"
     if line is None:
         line, role = _find_step_line(evidence), "noticed"
     items = [EvidenceItem("times", _describe(list_times(evidence), late))]
+    if rows is not None:
+        items.append(
+            EvidenceItem(
+                "rows", f"sent and received in a call, on average: {rows[0]:.0f} versus {rows[1]:.0f}"
+            )
+        )
     items += _tell_mesh(evidence, late.ranks)
     if late.whole_nodes:
         how = (
@@ -112,7 +135,7 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
         victims=victims,
         where=in_line(line, late.ranks, role),
         evidence=tuple(items),
-        fix=(_HELPS[late.phase],),
+        fix=(_HELPS[late.phase] if rows is None else _BALANCE,),
         details={
             "lag_s": late.lag_s,
             "share": round(late.share, 3) if late.share is not None else None,
@@ -123,6 +146,20 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
         confidence="medium" if late.whole_nodes or late.phase == BUCKET else "high",
         role="advice" if _ended_badly(evidence) else "cause",
     )
+
+
+def _find_rows(evidence: Evidence, late: Late) -> tuple[float, float, tuple[Frame, ...]] | None:
+    """Return the rows that late ranks exchange in a call, those of the others, and where; None where they are even.
+
+    Rows are exchanged with sizes by rank where experts are on several ranks: who gets more tokens computes longer.
+    """
+    ranks = list_times(evidence)
+    own = [rank for rank in ranks if rank.rank in late.ranks and rank.rows is not None]
+    rest = [rank.rows for rank in ranks if rank.rank not in late.ranks and rank.rows is not None]
+    if len(own) < len(late.ranks) or not rest:
+        return None
+    least, usual = min(rank.rows or 0.0 for rank in own), median(rest)
+    return (least, usual, own[0].routed_at) if least >= UNEVEN * max(usual, 1.0) else None
 
 
 def _tell_mesh(evidence: Evidence, late: RankSet) -> list[EvidenceItem]:

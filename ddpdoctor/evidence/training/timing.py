@@ -42,6 +42,11 @@ class RankTimes:
     slower_s: float | None = None
     """Seconds that it needs to its first bucket of gradients beyond the median of the others, in three of four
     iterations at least."""
+    rows: float | None = None
+    """Rows that it sends and receives in an all-to-all with split sizes, on average, at the line where these are most;
+    None where it calls none."""
+    routed_at: tuple[Frame, ...] = ()
+    """That line, innermost first."""
 
     def spend(self, *phases: str) -> float:
         """Return the seconds of a usual step in these phases."""

@@ -11,6 +11,7 @@ from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing, compare
 from ddpdoctor.facts.training_events import Times
 from ddpdoctor.facts.training_rows import Column, LookRow, choose_sampled
+from ddpdoctor.watch.readers.records import Shortener
 
 KINDS = frozenset({"times"})
 """Events that tell of it; the last one of a rank holds all."""
@@ -117,13 +118,14 @@ def read_newest(event: Times) -> tuple[float, ...]:
     return tuple(sum(took) / count / 1e6 for took in zip(*(each.spent for each in columns), strict=True))
 
 
-def fold_timing(events: Mapping[int, Times], world: int, locate: Locate) -> Timing:
+def fold_timing(events: Mapping[int, Times], world: int, locate: Locate, shorten: Shortener) -> Timing:
     """Return where the time of a node's ranks went.
 
     Args:
         events: Rank -> the last event of `KINDS`.
         world: Ranks of the job.
         locate: Gives the frames of the loader of a rank, by the number of its place.
+        shorten: Names files and reads source lines.
     """
     ranks = [_read(rank, event) for rank, event in sorted(events.items())]
     ranks = [rank for rank in ranks if rank.columns]
@@ -153,6 +155,8 @@ def fold_timing(events: Mapping[int, Times], world: int, locate: Locate) -> Timi
                 exposed_s=_middle(look.exposed for look in rank.looks.values()),
                 after_s=_middle(look.after for look in rank.looks.values()),
                 slower_s=slower.get(rank.number),
+                rows=_count_rows(rank.event),
+                routed_at=shorten.frames(rank.event.get("frames")),
             )
             for rank in ranks
         ),
@@ -165,6 +169,11 @@ def fold_timing(events: Mapping[int, Times], world: int, locate: Locate) -> Timi
         device=str(first.event.get("device") or "")[:20],
         loader=_find_loader(ranks, locate),
     )
+
+
+def _count_rows(event: Times) -> float | None:
+    calls = _whole(event.get("exchanges") or 0)
+    return round(_whole(event.get("exchanged") or 0) / calls, 1) if calls > 0 else None
 
 
 def _spend(rank: _Rank) -> tuple[float, ...]:

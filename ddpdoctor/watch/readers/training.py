@@ -199,6 +199,7 @@ class TrainingReader:
             {number: rank.times for number, rank in ranks.items() if rank.times is not None},
             self._world,
             lambda number, place: ranks[number].loaders.locate(place, self._shorten)[1],
+            self._shorten,
         )
 
     def _fold_numbers(self, ranks: dict[int, _Rank]) -> Numerics:

@@ -44,6 +44,8 @@ class Ring:
         """Number of a group -> elements since a backward began, but for those that backwards themselves carry."""
         self.carrying = 0
         """Site of the last call that was counted there."""
+        self.routed: dict[int, list[int]] = {}
+        """Site of exchanges whose sizes differ by rank -> how many, and the rows sent and received in all."""
         self.exchanged = 0
         self.signatures: dict[object, int] = {}
         self.sites = sites.Sites()

@@ -30,6 +30,8 @@ else:
 
 
 _MADE = (wire.INIT, wire.WRAP)
+_ROUTED = 64
+"""Lines of exchanges whose rows are added up."""
 
 
 _ring: Ring | None = None
@@ -254,6 +256,8 @@ def _write(
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
     site = ring.sites.find(frame)
     token = append(ring, ordinal, signature, site, group, peer, tag, flags)
+    if spec.splits is not None and _in_backward() < 0:
+        _count_rows(ring, site, *map(get, spec.splits))
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
     if not spec.two_sided and _in_backward() < 0:
@@ -264,6 +268,30 @@ def _write(
     if spec.settles and settle is not None and not flags & wire.ASYNC:
         settle(ring.count, group)
     return token
+
+
+def _count_rows(ring: Ring, site: int, sent: Any, received: Any) -> None:
+    """Add up the rows of an exchange whose sizes are numbers in lists."""
+    rows = 0
+    for sizes in (sent, received):
+        if type(sizes) not in (list, tuple) or any(type(each) is not int for each in sizes):
+            return
+        rows += sum(sizes)
+    entry = ring.routed.get(site)
+    if entry is not None:
+        entry[0] += 1
+        entry[1] += rows
+    elif len(ring.routed) < _ROUTED:
+        ring.routed[site] = [1, rows]
+
+
+def find_routed() -> tuple[int, int, list[list[object]]]:
+    """Return how many exchanges were made where most rows were sent and received, the rows, and the frames."""
+    ring = _ring
+    if ring is None or not ring.routed:
+        return 0, 0, []
+    site, (calls, rows) = max(ring.routed.items(), key=lambda item: item[1][1])
+    return calls, rows, ring.sites.stacks.get(site, [])
 
 
 def _describe_given(

@@ -16,6 +16,8 @@ _PEERS = ("src", "dst", "group_src", "group_dst")
 _UNEQUAL = collectives.names_with(collectives.OWN)
 _ROOTED = ("gather", "scatter", "gather_object", "scatter_object_list", "broadcast_object_list")
 """Collectives whose root may be left out."""
+_SPLITS = ("input_split_sizes", "output_split_sizes")
+"""Rows for and from each rank, where each pair of ranks may exchange another number of them."""
 _GATHERERS = {
     "all_gather": "tensor_list",
     "all_gather_into_tensor": "output_tensor",
@@ -45,6 +47,7 @@ class Spec:
         self.rooted = name in _ROOTED
         self.gathered = _GATHERERS.get(name)
         self.settles = name == "barrier"
+        self.splits = _SPLITS if all(each in places for each in _SPLITS) else None
         self.lone = (
             self.tensor is not None
             and places[self.tensor] == 0

@@ -19,7 +19,7 @@ import time
 from _thread import get_ident
 from itertools import repeat
 
-from ..calls import groups
+from ..calls import groups, ring
 from ..core import budget, journal, lifetime, stopwatch, unseen, wrapping
 from ..core.stopwatch import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PHASES, STARTING, enter
 from ..models import ddp, tree
@@ -327,6 +327,7 @@ def write() -> None:
         state.next_write *= 2
     if not budget.has_room():
         return
+    calls, rows, frames = ring.find_routed()
     budget.write(
         "times",
         {
@@ -337,6 +338,9 @@ def write() -> None:
             "device": state.device,
             "members": state.group,
             "loaders": [[place, took // 1000] for place, took in state.loaders.items()][:16],
+            "exchanges": calls,
+            "exchanged": rows,
+            "frames": frames,
             # In microseconds.
             "columns": [
                 Column(
