@@ -60,6 +60,14 @@ def test_a_level_that_is_set_after_the_import_has_no_effect() -> None:
     assert finding.fix[0].command == "export TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
 
+def test_what_a_program_sets_itself_is_not_left_on() -> None:
+    late = change("TORCH_DISTRIBUTED_DEBUG", "DETAIL", 1.5)
+    (finding,) = found(job(late, TORCH_DISTRIBUTED_DEBUG="DETAIL"))  # seen again as the group is made
+    assert "is set at train.py:5" in finding.message
+    (finding,) = found(job(TORCH_DISTRIBUTED_DEBUG="DETAIL"))
+    assert "is still set on vm" in finding.message
+
+
 def test_a_level_that_torch_went_by_all_the_same_is_only_left_on() -> None:
     late = change("TORCH_DISTRIBUTED_DEBUG", "DETAIL", 1.5)
     end = SettingChange("TORCH_DISTRIBUTED_DEBUG", "DETAIL", how="end", at=at(9))

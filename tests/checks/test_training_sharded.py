@@ -106,6 +106,18 @@ def test_replicas_that_the_program_averages_and_that_differ() -> None:
     assert (found.code, found.severity, found.ranks) == ("NUM001", "error", RankSet([1, 3]))
 
 
+def test_averages_that_are_not_put_into_the_gradients() -> None:
+    made = by_hand([0, 1, 2, 3]).look(1, "0-3", "0|1|2|3").look(2, "0|1|2|3", "0|1|2|3")
+    found = only(made)
+    assert (found.code, found.severity, found.confidence) == ("DDP015", "error", "medium")
+    assert "what they average is not what the optimizer uses" in found.message
+    # Equal gradients that part later are another matter.
+    later = (
+        by_hand([0, 1, 2, 3]).look(1, "0-3", "0-3").look(2, "0|1|2|3", "0-3").look(3, "0|1|2|3", "0|1|2|3")
+    )
+    assert only(later).code == "NUM001"
+
+
 def unsynced(*steps: int) -> Made:
     made = Made(2, wrapped=False)
     for step in (1, 2, 3):

@@ -101,7 +101,7 @@ def test_the_rank_that_waits_least_tells_what_is_communication() -> None:
 
 
 def test_rows_of_exchanges_are_averaged_over_the_calls() -> None:
-    sent = {"exchanges": 40, "exchanged": 46_080, "frames": [["/app/moe.py", 28, "exchange"]]}
+    sent: dict[str, Any] = {"exchanges": 40, "exchanged": 46_080, "frames": [["/app/moe.py", 28, "exchange"]]}
     timing = fold(event(), event(**sent))
     assert [(rank.rows, rank.routed_at) for rank in timing.ranks] == [
         (None, ()),

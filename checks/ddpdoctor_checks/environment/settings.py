@@ -155,12 +155,17 @@ def _find_settings(evidence: Evidence, table: Mapping[str, _Setting], what: str)
 
 
 def _holders(evidence: Evidence, name: str) -> dict[str, tuple[list[int], RankSet]]:
-    """Return value -> the nodes and the ranks that have it."""
+    """Return value -> the nodes and the ranks that have it; those whose own program has set it are left out."""
     nodes: dict[str, dict[int, None]] = {}
     ranks: dict[str, list[int]] = {}
+    changed = {
+        each.rank
+        for each in find_ranks(evidence)
+        if any(change.name == name and change.how == "set" for change in each.settings)
+    }
     for rank in evidence.ranks:
         value = rank.variables.get(name)
-        if value is not None:
+        if value is not None and rank.rank not in changed:
             nodes.setdefault(value, {})[rank.node] = None
             ranks.setdefault(value, []).append(rank.rank)
     for node in evidence.nodes:

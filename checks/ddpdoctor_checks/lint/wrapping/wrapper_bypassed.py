@@ -99,7 +99,7 @@ def _steps(call: ast.Call) -> bool:
 def _find_wrapped(behind: Slice, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield where a wrapped model is called behind a loss, or may be: given to what is not among the files."""
     for call, scope in behind.calls:
-        used = [call.func] if isinstance(call.func, (ast.Name, ast.Attribute)) else []
+        used: list[ast.expr] = [call.func] if isinstance(call.func, (ast.Name, ast.Attribute)) else []
         if kinds.files.function(call.func, scope) is None:
             used += [*call.args, *(each.value for each in call.keywords)]
         if any(v.kind in ("wrapped", "prepared model") for each in used for v in kinds.find(each, scope)):

@@ -70,7 +70,7 @@ def judge_replicas(evidence: Evidence) -> list[Parting]:
     found = []
     for replica in list_replicas(evidence):
         parting = _judge(leave_ignored(replica))
-        if parting is not None and parting.code == "DDP015":
+        if parting is not None and parting.code == "DDP015" and not replica.kept:
             parting = _weigh_unwrapped(evidence, parting)
         if parting is not None:
             found.append(replace(parting, load=_find_load(evidence, parting)))
@@ -237,6 +237,10 @@ def _judge_kept(
     """Ranks that hold the same part of a model without a wrapper: their parameters are equal, or replicas parted."""
     if first is None or not replica.setup.uniform:
         return None
+    if not replica.setup.peers and gradients is not None and gradients.step <= first.step and not at_start:
+        # What the program averages is not what the optimizer uses: copies, or too late.
+        own = tuple(each for each in gradients.tensors if len(each.gradients) > 1)
+        return Parting("DDP015", replica, first, gradients, own, replica.ranks, confidence="medium")
     differing = tuple(each for each in first.tensors if len(each.values) > 1)
     slight = _is_slight(replica, first, gradients)
     ranks = _minority(first.values)

@@ -110,6 +110,12 @@ def _say_unused(parting: Parting, line: Frame | None) -> str:
 
 
 def _say_unwrapped(parting: Parting, line: Frame | None) -> str:
+    if parting.replica.kept:
+        return (
+            f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{tell_line(line)} with local "
+            "gradients, although collectives carry as many elements as it has parameters in each step: what they "
+            "average is not what the optimizer uses."
+        )
     return (
         f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{tell_line(line)} with "
         "local gradients: nothing wraps the model, and nothing reduces them."
