@@ -15,11 +15,17 @@ SIDE = "side"
 """Detail of a finding on collectives that do not match; ``unknown`` where its check cannot say which ranks differ."""
 
 
+MADE_ELSEWHERE = frozenset({"DAT004", "DDP006"})
+"""Codes that a job shows where a split is read and where a model was wrapped; the source has the line that splits
+differently on each rank, and the one that changes the model afterwards."""
+
+
 def join_source(live: Sequence[Finding], read: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings of a job with what the source says of them; what was only read is left out.
 
-    A finding is joined with one that was read where they have a line in common, or where it has no line at all and
-    there is only one of its code. What has no place, as a plugin may find, says nothing of a line.
+    A finding is joined with one that was read where they have a line in common, or where it has no line at all, or that
+    of its cause cannot be seen (DAT004), and there is only one of its code. What has no place, as a plugin may find,
+    says nothing of a line.
     """
     placed = [each for each in read if each.where]
     return tuple(_join(each, placed) for each in live)
@@ -32,7 +38,7 @@ def _join(finding: Finding, read: Sequence[Finding]) -> Finding:
     same = [each for each in read if each.code == finding.code]
     kin = [each for each in read if each.code[:3] == COLLECTIVES == finding.code[:3]]
     matching = [each for each in (*same, *kin) if lines & {(place.file, place.line) for place in each.where}]
-    if not matching and not lines and len(same) == 1:
+    if not matching and (not lines or finding.code == "DAT004") and len(same) == 1:
         matching = same
     if not matching:
         return finding
@@ -41,6 +47,10 @@ def _join(finding: Finding, read: Sequence[Finding]) -> Finding:
     added = tuple(p for p in source.where if p.role in roles and (p.file, p.line) not in lines)
     place = source.where[0]
     item = EvidenceItem("source", source.message, source=(place.file, place.line))
+    if finding.code in MADE_ELSEWHERE and lines and (place.file, place.line) not in lines:
+        shown = (replace(each, role="noticed") if each.role == "culprit" else each for each in finding.where)
+        made = replace(place, ranks=finding.ranks)
+        return replace(finding, where=(made, *shown, *added), evidence=(*finding.evidence, item))
     return replace(finding, where=(*finding.where, *added), evidence=(*finding.evidence, item))
 
 

@@ -72,6 +72,22 @@ def test_finding_without_a_line_gets_the_only_one_of_its_code() -> None:
     assert join_source([withdrawn], [read]) == (withdrawn,)
 
 
+@pytest.mark.parametrize(("code", "shared"), [("DDP006", 8), ("DAT004", 90)])
+def test_line_that_makes_what_a_job_shows_elsewhere_comes_first(code: str, shared: int) -> None:
+    live = replace(LIVE, code=code, ranks=RankSet([0, 1]))
+    read = replace(READ, code=code, where=(place(22, "culprit", "callbacks.py"), place(shared, "noticed")))
+    (joined,) = join_source([live], [read])
+    assert [(each.file, each.line, each.role) for each in joined.where] == [
+        ("callbacks.py", 22, "culprit"),
+        ("train.py", 40, "noticed"),
+        ("train.py", 8, "victim"),
+    ]
+    assert joined.where[0].ranks == RankSet([0, 1])
+    other = replace(read, where=(place(22, "culprit"), place(91, "noticed")))
+    assert (join_source([live], [other]) == (live,)) is (code == "DDP006")
+    assert len(join_source([live], [other, other])[0].where) == 2
+
+
 def test_failure_that_nothing_explains_is_what_was_read_of_its_line() -> None:
     found = find_foreseen([FAILED], [READ])
     assert found is not None

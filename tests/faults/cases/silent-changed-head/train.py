@@ -20,7 +20,7 @@ def main():
     net = Net(10)
     net.fc.requires_grad_(False)
     model = DDP(net)  # culprit
-    model.module.fc = nn.Linear(8, 3)
+    model.module.fc = nn.Linear(8, 3)  # culprit
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank())
     for _ in range(10):

@@ -9,7 +9,7 @@ def main():
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(4, 4), find_unused_parameters=True)  # culprit
     best = copy.deepcopy(model.module)
-    model.module = best
+    model.module = best  # culprit
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank())
     for _ in range(9):

@@ -25,7 +25,7 @@ def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = DDP(Tagger(20))  # culprit
-    model.module.resize(24)
+    model.module.resize(24)  # culprit
     optimizer = torch.optim.Adam(model.module.parameters(), lr=0.01)
     torch.manual_seed(dist.get_rank())
     for _ in range(9):

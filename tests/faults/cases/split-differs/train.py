@@ -22,7 +22,7 @@ def evaluate(model, loader):
     model.eval()
     total = torch.zeros(2)
     with torch.no_grad():
-        for inputs, targets in loader:  # culprit
+        for inputs, targets in loader:
             total += torch.tensor([(model(inputs) - targets).abs().sum(), len(inputs)])
     dist.all_reduce(total)
     return total[0] / total[1]
@@ -31,8 +31,8 @@ def evaluate(model, loader):
 def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    torch.manual_seed(rank)
-    train, validation = random_split(Curves(480), [400, 80])
+    torch.manual_seed(rank)  # culprit
+    train, validation = random_split(Curves(480), [400, 80])  # culprit
     model = DistributedDataParallel(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     sampler = DistributedSampler(train, seed=0)
