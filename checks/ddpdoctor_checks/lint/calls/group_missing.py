@@ -236,7 +236,7 @@ def _is_made(module: Scope, kinds: Kinds) -> bool:
 
 def _may_be_maker(name: str) -> bool:
     """Whether what is called may make a group by its own name, or by that of a package that makes them."""
-    root, _, last = name.partition(".")[0], *name.rpartition(".")[1:]
+    root, last = name.partition(".")[0], name.rpartition(".")[2]
     return root not in QUIET and bool(MAKES.search(last) or OF_MAKERS.match(root))
 
 
