@@ -232,6 +232,24 @@ if __name__ == "__main__":
     assert lines_of(lint(program), "ENV019") == find_marked(program)
 
 
+@pytest.mark.parametrize("owner", ["", "self."])
+@pytest.mark.right
+def test_wrapper_of_a_class_that_is_made_without_a_rank(owner: str) -> None:
+    program = f"""
+class Model:
+    def __init__(self, local_rank=-1):
+        self.local_rank = local_rank
+        self.net = torch.nn.Linear(2, 2)
+        if {owner}local_rank != -1:
+            self.net = DDP(self.net, device_ids=[local_rank])
+
+if __name__ == "__main__":
+    model = Model()
+    model.net.eval()
+"""
+    assert not lines_of(lint(program), "ENV019")
+
+
 @pytest.mark.parametrize(
     ("test", "join", "first"),
     [

@@ -146,8 +146,13 @@ def _is_taken(guard: Guard, kinds: Kinds) -> bool:
     if isinstance(test, (ast.Name, ast.Attribute)):
         return _is_made_by_program(test, guard, kinds)
     return "os.environ" in ast.unparse(test) or (
-        isinstance(test, ast.Compare) and "rank" in ast.unparse(test.left)
+        isinstance(test, ast.Compare) and _is_option_of_launcher(test.left)
     )
+
+
+def _is_option_of_launcher(node: ast.expr) -> bool:
+    """Whether a value is ``args.local_rank``; a parameter of that name may be -1 in each call."""
+    return isinstance(node, ast.Attribute) and "rank" in node.attr and ast.unparse(node.value) != "self"
 
 
 def _is_made_by_program(setting: ast.expr, guard: Guard, kinds: Kinds) -> bool:
