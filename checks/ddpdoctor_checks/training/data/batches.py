@@ -69,7 +69,11 @@ def find_repeated(evidence: Evidence) -> list[Repeated]:
                 look
             )
     found: dict[tuple[int, str, RankSet], Repeated] = {}
-    sharded = bool(find_layout(evidence).list_groups(strategies.DATA))
+    # A wrapper says of its own model alone that its ranks are replicas.
+    sharded = any(
+        axis.role == strategies.DATA and axis.strategy != strategies.DDP.name
+        for axis in find_layout(evidence).axes
+    )
     single = {
         model for model in {key[0] for key in groups} if model > 0 or sharded or _is_one(evidence, model)
     }

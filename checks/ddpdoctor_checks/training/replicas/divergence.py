@@ -237,6 +237,8 @@ def _judge_kept(
     """Ranks that hold the same part of a model without a wrapper: their parameters are equal, or replicas parted."""
     if first is None or not replica.setup.uniform:
         return None
+    if first.final and replica.setup.alongside and not replica.setup.peers:
+        return None  # local steps of another optimizer, after the last step whose gradients were averaged
     if not replica.setup.peers and gradients is not None and gradients.step <= first.step and not at_start:
         # What the program averages is not what the optimizer uses: copies, or too late.
         own = tuple(each for each in gradients.tensors if len(each.gradients) > 1)
