@@ -13,19 +13,17 @@ COLLECTIVES = "COL"
 """Family of codes that are one defect in different stages: what waits there may be seen as another code of it."""
 SIDE = "side"
 """Detail of a finding on collectives that do not match; ``unknown`` where its check cannot say which ranks differ."""
-
-
-MADE_ELSEWHERE = frozenset({"DAT004", "DDP006"})
-"""Codes that a job shows where a split is read and where a model was wrapped; the source has the line that splits
-differently on each rank, and the one that changes the model afterwards."""
+MADE = "made"
+"""Detail of a finding whose lines only show the defect; ``elsewhere`` where a line of the source causes it that no rank
+can be seen at, so that what was read of it comes first."""
 
 
 def join_source(live: Sequence[Finding], read: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings of a job with what the source says of them; what was only read is left out.
 
-    A finding is joined with one that was read where they have a line in common, or where it has no line at all, or that
-    of its cause cannot be seen (DAT004), and there is only one of its code. What has no place, as a plugin may find,
-    says nothing of a line.
+    A finding is joined with one that was read where they have a line in common, or where it has no line at all and
+    there is only one of its code. One whose cause is `MADE` elsewhere is also joined with the only one of its code that
+    names one line. What has no place, as a plugin may find, says nothing of a line.
     """
     placed = [each for each in read if each.where]
     return tuple(_join(each, placed) for each in live)
@@ -38,7 +36,8 @@ def _join(finding: Finding, read: Sequence[Finding]) -> Finding:
     same = [each for each in read if each.code == finding.code]
     kin = [each for each in read if each.code[:3] == COLLECTIVES == finding.code[:3]]
     matching = [each for each in (*same, *kin) if lines & {(place.file, place.line) for place in each.where}]
-    if not matching and (not lines or finding.code == "DAT004") and len(same) == 1:
+    elsewhere = finding.details.get(MADE) == "elsewhere"
+    if not matching and len(same) == 1 and (not lines or (elsewhere and len(same[0].where) == 1)):
         matching = same
     if not matching:
         return finding
@@ -47,7 +46,7 @@ def _join(finding: Finding, read: Sequence[Finding]) -> Finding:
     added = tuple(p for p in source.where if p.role in roles and (p.file, p.line) not in lines)
     place = source.where[0]
     item = EvidenceItem("source", source.message, source=(place.file, place.line))
-    if finding.code in MADE_ELSEWHERE and lines and (place.file, place.line) not in lines:
+    if elsewhere and source.code == finding.code and (place.file, place.line) not in lines:
         shown = (replace(each, role="noticed") if each.role == "culprit" else each for each in finding.where)
         made = replace(place, ranks=finding.ranks)
         return replace(finding, where=(made, *shown, *added), evidence=(*finding.evidence, item))

@@ -72,10 +72,10 @@ def test_finding_without_a_line_gets_the_only_one_of_its_code() -> None:
     assert join_source([withdrawn], [read]) == (withdrawn,)
 
 
-@pytest.mark.parametrize(("code", "shared"), [("DDP006", 8), ("DAT004", 90)])
-def test_line_that_makes_what_a_job_shows_elsewhere_comes_first(code: str, shared: int) -> None:
-    live = replace(LIVE, code=code, ranks=RankSet([0, 1]))
-    read = replace(READ, code=code, where=(place(22, "culprit", "callbacks.py"), place(shared, "noticed")))
+@pytest.mark.parametrize("more", [(place(8, "noticed"),), ()])
+def test_line_that_makes_what_a_job_shows_elsewhere_comes_first(more: tuple[Where, ...]) -> None:
+    live = replace(LIVE, ranks=RankSet([0, 1]), details={"made": "elsewhere"})
+    read = replace(READ, where=(place(22, "culprit", "callbacks.py"), *more))
     (joined,) = join_source([live], [read])
     assert [(each.file, each.line, each.role) for each in joined.where] == [
         ("callbacks.py", 22, "culprit"),
@@ -83,9 +83,21 @@ def test_line_that_makes_what_a_job_shows_elsewhere_comes_first(code: str, share
         ("train.py", 8, "victim"),
     ]
     assert joined.where[0].ranks == RankSet([0, 1])
-    other = replace(read, where=(place(22, "culprit"), place(91, "noticed")))
-    assert (join_source([live], [other]) == (live,)) is (code == "DDP006")
-    assert len(join_source([live], [other, other])[0].where) == 2
+    known = replace(live, details={})
+    assert join_source([known], [read])[0].where == LIVE.where
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        [replace(READ, where=(place(22, "culprit"), place(91, "noticed")))],  # of another wrap
+        [replace(READ, where=(place(line, "culprit"),)) for line in (22, 23)],
+        [replace(READ, where=(place(22, "culprit"),), code="DAT002")],
+    ],
+)
+def test_line_of_something_else_is_not_what_makes_it(read: list[Finding]) -> None:
+    live = replace(LIVE, details={"made": "elsewhere"})
+    assert join_source([live], read) == (live,)
 
 
 def test_failure_that_nothing_explains_is_what_was_read_of_its_line() -> None:

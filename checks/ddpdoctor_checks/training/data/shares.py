@@ -62,7 +62,7 @@ def _tell_leak(leak: Leak) -> Finding:
                 code="generator = torch.Generator().manual_seed(0)\n"
                 "train, validation = random_split(dataset, lengths, generator=generator)"),
         ),
-        details={"share": round(leak.share, 3), "reader": leak.reader, "trainer": leak.trainer},
+        details={"share": round(leak.share, 3), "reader": leak.reader, "trainer": leak.trainer, "made": "elsewhere"},
         confidence="high" if leak.share >= PLAIN else "medium",
     )  # fmt: skip
 

@@ -325,6 +325,7 @@ def _detail(parting: Parting) -> dict[str, Any]:
         "gradients_step": parting.gradients.step if parting.gradients is not None else None,
         "parameters": [row(tensor) for tensor in parting.tensors],
         "state": parting.state.item if parting.state is not None else None,
+        **({"made": "elsewhere"} if parting.code == "DDP006" else {}),  # the wrap is seen, the change is not
     }
 
 

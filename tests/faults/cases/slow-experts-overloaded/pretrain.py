@@ -34,7 +34,7 @@ class Experts(nn.Module):
         super().__init__()
         self.router = nn.Linear(width, dist.get_world_size())
         with torch.no_grad():
-            self.router.bias[1] += 6.0  # collapsed: nobody balances it
+            self.router.bias[1] += 6.0  # collapsed: no loss balances it
         with torch.random.fork_rng():
             torch.manual_seed(1000 + dist.get_rank())
             self.expert = nn.Sequential(nn.Linear(width, 16 * width), nn.GELU(), nn.Linear(16 * width, width))
