@@ -8,6 +8,7 @@ import pytest
 
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import make_layout
+from ddpdoctor.facts import strategies
 from ddpdoctor_checks.training.data.batches import STREAM
 from tests.checks.training import LOOP, Made, judge, only
 
@@ -59,6 +60,16 @@ def test_made_up_data_is_an_advice() -> None:
     made = Made(2).look(1).batch(1, "0-1", loader="").batch(2, "0-1", loader="").batch(3, "0-1", loader="")
     found = only(made)
     assert (found.code, found.severity) == ("DAT001", "info")
+
+
+def test_wrapper_of_another_model_makes_no_replicas_of_a_plain_one() -> None:
+    def train(strategy: str) -> list[str]:
+        made = Made(2, wrapped=False).look(1).look(2).loader()
+        made.layout = make_layout([(strategy, "", [0, 1])])
+        return [each.code for each in judge(made.batch(1, "0-1").batch(2, "0-1").batch(3, "0-1"))]
+
+    assert train(strategies.DDP.name) == []
+    assert train(strategies.FSDP2.name) == ["DAT001"]
 
 
 def test_only_ranks_of_one_wrapper_read_the_same_by_mistake() -> None:

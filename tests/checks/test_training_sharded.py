@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import ddpdoctor_checks
-from ddpdoctor.evidence import Frame, RankSet
+from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.layout import make_layout
 from ddpdoctor.evidence.training.fingerprints import Born, LossWeights, Scaled
 from ddpdoctor.facts import strategies
@@ -116,6 +116,17 @@ def test_averages_that_are_not_put_into_the_gradients() -> None:
         by_hand([0, 1, 2, 3]).look(1, "0-3", "0-3").look(2, "0|1|2|3", "0-3").look(3, "0|1|2|3", "0|1|2|3")
     )
     assert only(later).code == "NUM001"
+
+
+@pytest.mark.parametrize(("model", "expected"), [("-1", []), ("-2", ["NUM001"])])
+def test_local_steps_after_the_last_averaged_one(model: str, expected: list[str]) -> None:
+    made = by_hand([0, 1, 2, 3]).look(1).look(2).look(3, "0|1|2|3", final=True)
+    training = made.training()
+    (outer,) = training.optimizers
+    outer = dataclasses.replace(outer, alongside=(2,))
+    inner = dataclasses.replace(outer, number=2, alongside=(1,), models={model: "__main__.Net"})
+    seen = dataclasses.replace(training, optimizers=(outer, inner))
+    assert [each.code for each in judge(Evidence(training=(seen,)))] == expected
 
 
 def unsynced(*steps: int) -> Made:

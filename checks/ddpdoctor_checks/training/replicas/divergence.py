@@ -68,13 +68,27 @@ class Parting:
 def judge_replicas(evidence: Evidence) -> list[Parting]:
     """Return for each model whose replicas parted how and why."""
     found = []
-    for replica in list_replicas(evidence):
+    replicas = list_replicas(evidence)
+    for replica in replicas:
         parting = _judge(leave_ignored(replica))
+        if parting is not None and _is_after_averaging(parting, replicas):
+            continue
         if parting is not None and parting.code == "DDP015" and not replica.kept:
             parting = _weigh_unwrapped(evidence, parting)
         if parting is not None:
             found.append(replace(parting, load=_find_load(evidence, parting)))
     return found
+
+
+def _is_after_averaging(parting: Parting, replicas: Sequence[Replica]) -> bool:
+    """Whether ranks differ at the end only, where another optimizer makes local steps of the same model.
+
+    Those of its steps that come after the last averaged one are seen there.
+    """
+    own, first = parting.replica, parting.first
+    if first is None or not first.final or not own.kept or own.setup.peers:
+        return False
+    return any(each.setup.number in own.setup.alongside and each.model == own.model for each in replicas)
 
 
 def _find_load(evidence: Evidence, parting: Parting) -> LateLoad | None:
@@ -237,8 +251,6 @@ def _judge_kept(
     """Ranks that hold the same part of a model without a wrapper: their parameters are equal, or replicas parted."""
     if first is None or not replica.setup.uniform:
         return None
-    if first.final and replica.setup.alongside and not replica.setup.peers:
-        return None  # local steps of another optimizer, after the last step whose gradients were averaged
     if not replica.setup.peers and gradients is not None and gradients.step <= first.step and not at_start:
         # What the program averages is not what the optimizer uses: copies, or too late.
         own = tuple(each for each in gradients.tensors if len(each.gradients) > 1)
