@@ -3,22 +3,24 @@
     training.py FOLDER MILLISECONDS STEPS [PARAMETERS] [ddp|fsdp]
 
 Takes steps of a small model on gloo, made as long as asked for by a loop that counts: one that waited for the clock
-would hide what the hooks cost within it. Each rank writes the seconds of each step, and its processor time.
+would hide what the hooks cost within it. Each rank writes the seconds of each step and its processor time, of the
+first steps and of those after them: `run` measures short steps one by one only as long as the former last.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stepping import WARM_UP, calibrate, make_step
+from benchmarks.stepping import WARM_UP, calibrate, make_step, time_steps
 
 UNTIMED = 64
 """Steps between the calibration and the first that counts."""
+FIRST = 800
+"""Steps that count as the first ones. With those before them they are more than the 1,024 that `run` measures all."""
 
 
 def main() -> None:
@@ -37,14 +39,8 @@ def main() -> None:
         (folder / "loops").write_text(str(loops))
     for _ in range(WARM_UP + UNTIMED):
         step(loops)
-    times: list[float] = []
-    used = time.process_time()
-    for _ in range(steps):
-        began = time.perf_counter()
-        step(loops)
-        times.append(time.perf_counter() - began)
-    used = time.process_time() - used
-    result = {"times": times, "processor": used / steps}
+    phases = (("first", FIRST), ("steady", steps))
+    result = {name: time_steps(step, count, loops) for name, count in phases}
     (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(result))
     dist.barrier()
     dist.destroy_process_group()

@@ -11,6 +11,7 @@ steps on), and so does tests/watch/test_inject_cost.py, which counts those audit
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -35,16 +36,18 @@ SETTINGS = (
 )
 """Length of a step in ms, ranks, parameters of the model, what wraps it, bar in ms (table "Speed and scale")."""
 SECONDS = 6.0
-"""Of steps in each run."""
+"""Of steady steps in each run."""
+PHASES = {"first": "of the first steps", "steady": "from step 1,064 on"}
+"""Which steps: bars hold for a job that goes on, not for the steps that are all measured."""
 
 
 @dataclass
 class Taken:
-    """What the rounds of one way took, in ms a step."""
+    """What the rounds of one way took, in ms a step; both by phase."""
 
-    wall: list[float] = field(default_factory=list)
+    wall: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
     """Lower quartile of the steps of a run, mean of its ranks."""
-    processor: list[float] = field(default_factory=list)
+    processor: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
 
 
 def measure(folder: Path, rounds: int = 6) -> list[Figure]:
@@ -61,20 +64,22 @@ def measure(folder: Path, rounds: int = 6) -> list[Figure]:
         for number in range(rounds + 1):
             for turn in range(len(WAYS)):
                 way = WAYS[(number + turn) % len(WAYS)]
-                wall, processor = _run(way, length, ranks, parameters, kind, here)
-                if number:  # the first round calibrates and fills caches
-                    taken[way].wall.append(wall)
-                    taken[way].processor.append(processor)
+                found = _run(way, length, ranks, parameters, kind, here)
+                for phase in PHASES if number else ():  # the first round calibrates and fills caches
+                    wall, processor = found[phase]
+                    taken[way].wall[phase].append(wall)
+                    taken[way].processor[phase].append(processor)
         named = f"{length} ms step, {ranks} ranks, {parameters} parameters, {kind}: "
-        found = judge(named, taken, bar)
-        print(
-            format_table(found), file=sys.stderr, flush=True
-        )  # all take an hour: what is cut says what it had
-        figures += found
+        judged = judge(named, taken, bar)
+        # All take an hour: one that is cut has said what it had.
+        print(format_table(judged), file=sys.stderr, flush=True)
+        figures += judged
     return figures
 
 
-def _run(way: str, length: int, ranks: int, parameters: int, kind: str, folder: Path) -> tuple[float, float]:
+def _run(
+    way: str, length: int, ranks: int, parameters: int, kind: str, folder: Path
+) -> dict[str, tuple[float, float]]:
     out = folder / "out"
     out.mkdir(exist_ok=True)
     arguments = (str(out), str(length), str(int(SECONDS * 1e3 / length)), str(parameters), kind)
@@ -87,27 +92,31 @@ def _run(way: str, length: int, ranks: int, parameters: int, kind: str, folder: 
     if not (folder / "loops").exists():
         (out / "loops").rename(folder / "loops")
     found = [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
-    quartiles = [statistics.quantiles(each["times"], n=4)[0] * 1e3 for each in found]
-    return statistics.mean(quartiles), statistics.mean(each["processor"] * 1e3 for each in found)
+    return {phase: _take_means([each[phase] for each in found]) for phase in PHASES}
+
+
+def _take_means(ranks: list[tuple[list[float], float]]) -> tuple[float, float]:
+    """Return lower quartile and processor time of a step in ms, from seconds of each step and of one on average."""
+    quartiles = [statistics.quantiles(times, n=4)[0] * 1e3 for times, _ in ranks]
+    return statistics.mean(quartiles), statistics.mean(processor * 1e3 for _, processor in ranks)
 
 
 def judge(named: str, taken: dict[str, Taken], bar: float | None) -> list[Figure]:
     """Make figures of what each way took more than torchrun, by the median of the rounds' differences."""
     plain = taken["torchrun"]
     figures = []
-    for way in WAYS[1:]:
-        for kind in ("wall", "processor"):
-            one, other = getattr(taken[way], kind), getattr(plain, kind)
-            differences = [a - b for a, b in zip(one, other, strict=True)]
-            figures.append(
-                Figure(
-                    NAME,
-                    f"{named}{way}, more {kind} time",
-                    statistics.median(differences),
-                    "ms",
-                    bar if way == "default" and kind == "wall" else None,
-                    f"{min(differences):.3g} to {max(differences):.3g} in {len(differences)} rounds; "
-                    f"{statistics.median(one):.4g} against {statistics.median(other):.4g} ms",
-                )
+    for way, phase, kind in itertools.product(WAYS[1:], PHASES, ("wall", "processor")):
+        one, other = getattr(taken[way], kind)[phase], getattr(plain, kind)[phase]
+        differences = [a - b for a, b in zip(one, other, strict=True)]
+        figures.append(
+            Figure(
+                NAME,
+                f"{named}{way}, more {kind} time {PHASES[phase]}",
+                statistics.median(differences),
+                "ms",
+                bar if (way, phase, kind) == ("default", "steady", "wall") else None,
+                f"{min(differences):.3g} to {max(differences):.3g} in {len(differences)} rounds; "
+                f"{statistics.median(one):.4g} against {statistics.median(other):.4g} ms",
             )
+        )
     return figures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.judging import find_marked, lines_of, lint
+from tests.lint.judging import find_marked, judge, lines_of, lint, read
 
 HEAD = """\
 import random
@@ -40,7 +40,7 @@ def main():
 main()
 """
 WORKER = "mine, count = (0, 1) if info is None else (info.id, info.num_workers)"
-INFOS = ["get_worker_info()  # here", "torch.utils.data.get_worker_info()  # here"]
+INFOS = ["get_worker_info()", "torch.utils.data.get_worker_info()"]
 
 
 def make(
@@ -57,10 +57,17 @@ def make(
 @pytest.mark.wrong
 @pytest.mark.parametrize("info", INFOS)
 def test_stream_that_is_shared_out_to_workers_alone(info: str) -> None:
-    text = make(info)
+    text = make(info, share=f"{WORKER}  # here")
     findings = lint(text, head=HEAD)
     assert {(each.code, each.severity) for each in findings} == {("DAT001", "warning")}
     assert lines_of(findings, "DAT001") == find_marked(text, head=HEAD)
+
+
+@pytest.mark.wrong
+def test_stream_that_hands_its_worker_on_is_reported_where_it_asks() -> None:
+    text = make("pick(get_worker_info())  # here", "mine, count = info")
+    text = text.replace("class Stream", "def pick(info):\n    return info.id, info.num_workers\nclass Stream")
+    assert lines_of(lint(text, head=HEAD), "DAT001") == find_marked(text, head=HEAD)
 
 
 @pytest.mark.right
@@ -73,11 +80,101 @@ def test_stream_that_is_shared_out_to_workers_alone(info: str) -> None:
         make(parameters=", rank", kept="self.rank = rank", given=", dist.get_rank()"),
         make(given=" + str(dist.get_rank())"),
         make(share=f"{WORKER}\n        random.shuffle(self.names)"),
-        make("None", "mine, count = 0, 1"),
     ],
 )
-def test_stream_that_knows_ranks_draws_or_is_not_shared_out(text: str) -> None:
+def test_stream_that_knows_ranks_or_draws(text: str) -> None:
     assert "DAT001" not in {each.code for each in lint(text, head=HEAD)}
+
+
+WHOLE = make("None", "mine, count = 0, 1")
+HERE = ("num_workers=2)", "num_workers=2)  # here")
+LOOP = 'for x in load("x.txt"):'
+FOREVER = """\
+def forever(loader):
+    while True:
+        {body}
+def main():
+"""
+READ = "from vendor.corpus import read_lines as lines\n"
+
+
+def replace_in(text: str, *pairs: tuple[str, str]) -> str:
+    """Replace texts that have to be there."""
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (),
+        ((LOOP, 'for step, x in enumerate(load("x.txt")):'),),
+        ((LOOP, 'for step, x in zip(range(10), load("x.txt")):'),),
+        ((LOOP, 'batches = iter(load("x.txt"))\n    for step in range(10):\n        x = next(batches)'),),
+        ((LOOP, 'batches = iter(load("x.txt"))\n    while True:\n        x = next(batches)'),),
+        (
+            ("def main():\n", FOREVER.format(body="yield from loader")),
+            (LOOP, 'for x in forever(load("x.txt")):'),
+        ),
+        (
+            ("def main():\n", FOREVER.format(body="for x in loader: yield x")),
+            (LOOP, 'batches = forever(load("x.txt"))\n    for step in range(10):\n        x = next(batches)'),
+        ),
+    ],
+)
+def test_stream_that_is_not_shared_out(pairs: tuple[tuple[str, str], ...]) -> None:
+    text = replace_in(WHOLE, HERE, *pairs)
+    findings = lint(text, head=HEAD)
+    assert {(each.code, each.severity) for each in findings} == {("DAT001", "warning")}
+    assert lines_of(findings, "DAT001") == find_marked(text, head=HEAD)
+    assert "not sharded" in findings[0].message
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (
+            (
+                LOOP,
+                'for step, x in enumerate(load("x.txt")):\n        if step % dist.get_world_size(): continue',
+            ),
+        ),
+        (
+            (LOOP, 'batches = iter(load("x.txt"))\n    for x in torch.ones(10, 1, 4):'),
+            (
+                "optimizer.step()",
+                "optimizer.step()\n        with torch.no_grad():\n            next(batches)",
+            ),
+        ),
+        (
+            ("def main():\n", FOREVER.format(body="for x in loader: yield x[shift:]")),
+            (LOOP, 'for x in forever(load("x.txt")):'),
+            ("x[shift:]", "next(other)"),
+        ),
+        (("yield torch.ones(4) * len(line)", "yield torch.randn(4)"),),
+    ],
+)
+def test_stream_whose_share_is_taken_or_drawn(pairs: tuple[tuple[str, str], ...]) -> None:
+    assert "DAT001" not in {each.code for each in lint(replace_in(WHOLE, *pairs), head=HEAD)}
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (("def lines(path):\n    yield from open(path)\n", READ),),
+        (("class Stream(IterableDataset)", "import vendor\nclass Stream(IterableDataset, vendor.Base)"),),
+        (("Stream(path)", 'Stream(os.environ["SOURCE"].format(path))'),),
+        (("enumerate(lines(self.path))", "enumerate(queue.Queue().get())"),),
+    ],
+)
+def test_stream_that_leads_to_what_was_not_read_is_asked_for(pairs: tuple[tuple[str, str], ...]) -> None:
+    sources = read({"train.py": HEAD + "import os, queue\n" + replace_in(WHOLE, *pairs)})
+    assert [each.code for each in judge(sources, questions=True)] == ["DAT001"]
+    assert not judge(sources)
 
 
 BUCKETS = """\
@@ -214,3 +311,39 @@ def test_loader_of_a_helper_that_nothing_tells_the_epoch(wrapped: str) -> None:
 def test_loader_that_what_was_not_read_may_tell_the_epoch() -> None:
     text = WRAPPED.format(wrapped="loader = Endless(loader)")
     assert "DAT002" not in {each.code for each in lint(text, head=HEAD)}
+
+
+TRAINER = """\
+class Trainer:
+    def __init__(self):
+        self.model = DDP(torch.nn.Linear(4, 2))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.loader = self.make_loader()
+    def make_loader(self):
+        data = TensorDataset(torch.load("x.pt"))
+        self.sampler = DistributedSampler(data)  # here
+        return DataLoader(data, batch_size=8, sampler=self.sampler)
+    def fit(self):
+        for epoch in range(3):
+            {told}
+            for (x,) in self.loader:
+                self.optimizer.zero_grad()
+                self.model(x).sum().backward()
+                self.optimizer.step()
+dist.init_process_group("gloo")
+Trainer().fit()
+dist.destroy_process_group()
+"""
+SAMPLED = HEAD + "from torch.utils.data import DistributedSampler, TensorDataset\n"
+
+
+@pytest.mark.right
+@pytest.mark.parametrize("told", ["self.sampler.set_epoch(epoch)", "self.loader.sampler.set_epoch(epoch)"])
+def test_sampler_that_a_method_keeps_and_gives_to_a_loader_it_returns(told: str) -> None:
+    assert lint(TRAINER.format(told=told), head=SAMPLED) == []
+
+
+@pytest.mark.wrong
+def test_sampler_that_a_method_keeps_and_that_gets_no_epoch() -> None:
+    text = TRAINER.format(told="pass")
+    assert lines_of(lint(text, head=SAMPLED), "DAT002") == find_marked(text, head=SAMPLED)

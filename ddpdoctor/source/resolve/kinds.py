@@ -59,6 +59,16 @@ class Value:
         """What is equal for one object; also for those of different rounds of a loop, or of different owners."""
         return self.made, tuple(call for call, _ in self.via)
 
+    def may_be(self, other: Value) -> bool:
+        """Whether two values may be one object: of one call, where the calls around it do not differ.
+
+        What a method keeps as ``self.sampler`` is followed to its making alone, and what the method returns also to
+        the call of the method.
+        """
+        fewer = min(len(self.via), len(other.via))
+        own, theirs = (each.via[len(each.via) - fewer :] for each in (self, other))
+        return self.made is other.made and [call for call, _ in own] == [call for call, _ in theirs]
+
     @property
     def call(self) -> ast.Call:
         """The call that made it.
@@ -304,6 +314,11 @@ class Kinds:
                 return (Value("wrapped", node, scope, name, inner=inside),)
             if name in PASSED | ITERATES and node.args:
                 return self.find(node.args[0], scope)
+            if name == "zip":
+                ways = [self.find(each, scope) for each in node.args]
+                return [
+                    value for way in ways if all(each.kind == "loader" for each in way) for value in way
+                ] or (UNKNOWN,)
             if name in COPIES and node.args:
                 return [_renew(each, node, scope) for each in self.find(node.args[0], scope)]
         if isinstance(node.func, ast.Attribute):
@@ -345,8 +360,9 @@ class Kinds:
         return None
 
     def _of_returns(self, function: Scope, index: int | None) -> list[Value]:
-        if any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in own_nodes(function.node)):
-            return [UNKNOWN]
+        yields = [each for each in own_nodes(function.node) if isinstance(each, (ast.Yield, ast.YieldFrom))]
+        if yields:
+            return self._of_yields(yields, function) if index is None else [UNKNOWN]
         flow = self.flow(function)
         found: list[Value] = []
         for statement, spot in flow.statements:
@@ -355,6 +371,34 @@ class Kinds:
                     self.find(statement.value, function, index) if statement.value is not None else [NONE]
                 )
         return found or [NONE]
+
+    def _of_yields(self, yields: Iterable[ast.Yield | ast.YieldFrom], function: Scope) -> list[Value]:
+        """Return the loaders whose batches a generator hands on as they are: ``for batch in loader: yield batch``."""
+        loops = [each for each in own_nodes(function.node) if isinstance(each, (ast.For, ast.AsyncFor))]
+        heads: dict[ast.expr, None] = {}
+        for each in yields:
+            if isinstance(each, ast.YieldFrom):
+                heads[each.value] = None
+                continue
+            given = (
+                {inner for inner in ast.walk(each.value) if isinstance(inner, ast.Name)}
+                if each.value
+                else set()
+            )
+            around = [
+                loop for loop in loops if any(inner is each for part in loop.body for inner in ast.walk(part))
+            ]
+            taken = [
+                loop.iter
+                for loop in around
+                if {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+                & {one.id for one in given}
+            ]
+            if not taken:
+                return [UNKNOWN]
+            heads.update(dict.fromkeys(taken))
+        found = [value for head in heads for value in self.find(head, function)]
+        return found if all(each.kind == "loader" for each in found) else [UNKNOWN]
 
 
 _KINDS: WeakKeyDictionary[Files, Kinds] = WeakKeyDictionary()

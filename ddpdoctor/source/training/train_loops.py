@@ -188,6 +188,19 @@ def loaders_of(node: ast.expr, scope: Scope, kinds: Kinds) -> tuple[Value, ...]:
     return found if all(each.kind == "loader" for each in found) else ()
 
 
+def batches_of(loop: TrainingLoop, kinds: Kinds) -> tuple[Value, ...]:
+    """Return the loaders whose batches a loop trains on: it goes through them, or asks them for the next one."""
+    found = loaders_of(loop.node.iter, loop.scope, kinds) if not isinstance(loop.node, ast.While) else ()
+    if found:
+        return found
+    asked = [
+        loaders_of(call.args[0], scope, kinds)
+        for call, scope in reach(loop.node.body, loop.scope, kinds, graded=True)
+        if isinstance(call.func, ast.Name) and call.func.id == "next" and call.args
+    ]
+    return tuple(dict.fromkeys(each for loaders in asked for each in loaders))
+
+
 def is_backward(call: ast.Call) -> bool:
     """Whether a call is ``loss.backward()``, ``accelerator.backward(loss)`` or ``loss_scaler(loss, optimizer)``."""
     if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward"):
@@ -228,6 +241,33 @@ def _has_rounds(loop: ast.stmt) -> bool:
         return True
     only = loop.iter.args[0] if len(loop.iter.args) == 1 else None
     return not (isinstance(only, ast.Constant) and only.value == 1)
+
+
+def skips_by_rank(loop: TrainingLoop, kinds: Kinds) -> bool:
+    """Whether a loop takes its own share of the batches, by a remainder, a slice or a test on the rank.
+
+    Also in functions that it gives something that it has of a batch.
+    """
+    called = {kinds.files.function(call.func, home) for call, home in loop.calls}
+    bodies = [loop.node.body, *(getattr(each.node, "body", []) for each in called if each is not None)]
+    for node in (inner for body in bodies for each in body for inner in ast.walk(each)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            chosen: ast.AST = node.right
+        elif isinstance(node, ast.Subscript):
+            chosen = node.slice
+        elif isinstance(node, ast.If) and any(isinstance(each, ast.Continue) for each in node.body):
+            chosen = node.test
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("chunk", "split")
+        ):
+            chosen = node
+        else:
+            continue
+        if any(map(about_shards, names_in(chosen))):
+            return True
+    return False
 
 
 def about_shards(name: str) -> bool:

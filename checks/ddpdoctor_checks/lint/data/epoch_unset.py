@@ -127,7 +127,6 @@ def _stands_in(node: ast.AST, loops: list[ast.stmt]) -> bool:
 def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | None:
     """Return how ``set_epoch`` is missed; None where it is called, or that cannot be told."""
     module = loop.scope.module
-    made = {each.identity for each in samplers}
     if any(map(_sets_otherwise, kinds.programs.members(module))):
         return None
     way = "never"
@@ -145,7 +144,7 @@ def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | 
             values = list(kinds.find(owner, scope))
         if any(each.kind not in ("sampler", "dataset", "none") for each in values):
             return None
-        if made.isdisjoint(each.identity for each in values):
+        if not any(each.may_be(sampler) for each in values for sampler in samplers):
             way = "other" if way == "never" and any(v.kind == "sampler" for v in values) else way
         elif runs_again(call, scope, kinds) or _is_called_elsewhere(scope, kinds):
             return None

@@ -17,12 +17,12 @@ from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.walking import find_keyword, names_in
 from ddpdoctor.source.training.train_loops import (
     RANDOM,
-    TrainingLoop,
     about_random,
     about_shards,
+    batches_of,
     list_inner_samplers,
-    loaders_of,
     note_loader,
+    skips_by_rank,
     speaks_of,
     training_loops,
 )
@@ -58,13 +58,9 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
     for loop in training_loops(kinds):
-        if (
-            not loop.wrapped
-            or not isinstance(loop.node, (ast.For, ast.AsyncFor))
-            or _skips_by_rank(loop, kinds)
-        ):
+        if not loop.wrapped or skips_by_rank(loop, kinds):
             continue
-        loaders = loaders_of(loop.node.iter, loop.scope, kinds)
+        loaders = batches_of(loop, kinds)
         options = [_find_option(each, kinds) for each in loaders]
         if not loaders or None in options or _is_alone(loop.scope.module, kinds):
             continue
@@ -212,33 +208,6 @@ def _is_alone(module: Scope, kinds: Kinds) -> bool:
         if name in JOINS
     ]
     return bool(sizes) and all(size == "1" for size in sizes)
-
-
-def _skips_by_rank(loop: TrainingLoop, kinds: Kinds) -> bool:
-    """Whether a loop takes its own share of the batches, by a remainder, a slice or a test on the rank.
-
-    Also in functions that it gives something that it has of a batch.
-    """
-    called = {kinds.files.function(call.func, home) for call, home in loop.calls}
-    bodies = [loop.node.body, *(getattr(each.node, "body", []) for each in called if each is not None)]
-    for node in (inner for body in bodies for each in body for inner in ast.walk(each)):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            chosen: ast.AST = node.right
-        elif isinstance(node, ast.Subscript):
-            chosen = node.slice
-        elif isinstance(node, ast.If) and any(isinstance(each, ast.Continue) for each in node.body):
-            chosen = node.test
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("chunk", "split")
-        ):
-            chosen = node
-        else:
-            continue
-        if any(map(about_shards, names_in(chosen))):
-            return True
-    return False
 
 
 @check("DAT001", family="source", needs=("sources",), id="lint.sharded", commands=LINT)

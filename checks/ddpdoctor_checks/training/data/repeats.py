@@ -12,6 +12,7 @@ from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
 from ddpdoctor_checks.training.data.batches import (
+    STREAM,
     Repeated,
     SameOrder,
     Whole,
@@ -117,7 +118,10 @@ def _tell_repeated(several: Sequence[Repeated]) -> Finding:
                 code="shard, shards = rank * workers + worker, world_size * workers\n"
                 "for sample in itertools.islice(stream, shard, None, shards):"),
         ),
-        details={"batches": repeated.batches, "epoch": repeated.epoch, "sampler": loader.sampler if loader else None},
+        details={
+            "batches": repeated.batches, "epoch": repeated.epoch, "sampler": loader.sampler if loader else None,
+            **({"made": "elsewhere"} if loader is not None and loader.sampler == STREAM else {}),
+        },
         severity=None if loader is not None else "info",
         confidence="high" if loader is not None and repeated.batches > 2 else "medium",
     )  # fmt: skip
