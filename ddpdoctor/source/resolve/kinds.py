@@ -81,6 +81,8 @@ class Value:
         return self.made
 
 
+Index = int | str | None
+"""Which element of a value is meant: its place in a tuple, or its key in a dictionary; None for the value itself."""
 UNKNOWN = Value("unknown")
 NONE = Value("none")
 
@@ -101,11 +103,11 @@ class Kinds:
         self._methods: dict[str, list[Scope]] | None = None
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._called: dict[ast.Call, Scope | None] = {}
-        self._open: set[tuple[int, int | None]] = set()
+        self._open: set[tuple[int, Index]] = set()
         self._steps = 0
         self._cut = 0
         """How often a value was not followed further; what is found meanwhile is not kept."""
-        self._known: dict[tuple[ast.AST, Scope, int | None], tuple[Value, ...]] = {}
+        self._known: dict[tuple[ast.AST, Scope, Index], tuple[Value, ...]] = {}
 
     def flow(self, scope: Scope) -> Flow:
         """Return the order of statements of a scope."""
@@ -113,7 +115,7 @@ class Kinds:
             self._flows[scope] = Flow(scope, lambda test: self.programs.side(test, scope))
         return self._flows[scope]
 
-    def find(self, node: ast.expr, scope: Scope, index: int | None = None) -> tuple[Value, ...]:
+    def find(self, node: ast.expr, scope: Scope, index: Index = None) -> tuple[Value, ...]:
         """Return all that an expression may be where it stands, without doubles; ``unknown`` is among it if so.
 
         Args:
@@ -188,9 +190,16 @@ class Kinds:
         found = self._methods.get(name, [])
         return [] if name in OF_CONTAINERS or len(found) > MOST_METHODS else found
 
-    def _find(self, node: ast.expr, scope: Scope, index: int | None) -> Iterable[Value]:
+    def _find(self, node: ast.expr, scope: Scope, index: Index) -> Iterable[Value]:
         if isinstance(node, (ast.Tuple, ast.List)) and index is not None:
-            return self.find(node.elts[index], scope) if index < len(node.elts) else (UNKNOWN,)
+            inside = isinstance(index, int) and 0 <= index < len(node.elts)
+            return self.find(node.elts[int(index)], scope) if inside else (UNKNOWN,)
+        if isinstance(node, (ast.Dict, ast.DictComp)) and isinstance(index, str):
+            return self._of_key(node, index, scope)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and index is None:
+            key = node.slice.value
+            kept = self.find(node.value, scope, key) if isinstance(key, (int, str)) else ()
+            return kept if kept and all(each.kind != "unknown" for each in kept) else (UNKNOWN,)
         if isinstance(node, ast.Constant) and node.value is None:
             return (NONE,)
         if isinstance(node, (ast.NamedExpr, ast.Await)):
@@ -209,7 +218,34 @@ class Kinds:
             return self._of_call(node, scope, index)
         return (UNKNOWN,)
 
-    def _of_name(self, node: ast.expr, scope: Scope, index: int | None) -> Iterable[Value]:
+    def _of_key(self, node: ast.Dict | ast.DictComp, key: str, scope: Scope) -> Iterable[Value]:
+        """Return what a dictionary has under a key: where it is spelled out, and in assignments to that key there."""
+        if isinstance(node, ast.DictComp):
+            return self.find(node.value, scope)
+        if None in node.keys:  # ``**others``
+            return (UNKNOWN,)
+        given = [
+            value
+            for name, value in zip(node.keys, node.values, strict=True)
+            if isinstance(name, ast.Constant) and name.value == key
+        ]
+        holders = {
+            ast.unparse(target)
+            for each in own_nodes(scope.node)
+            if isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value is node
+            for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
+        }
+        given += [
+            each.value
+            for each in own_nodes(scope.node)
+            if isinstance(each, ast.Assign)
+            for target in each.targets
+            if isinstance(target, ast.Subscript) and ast.unparse(target.value) in holders
+            if isinstance(target.slice, ast.Constant) and target.slice.value == key
+        ]
+        return [value for each in given for value in self.find(each, scope)] or (UNKNOWN,)
+
+    def _of_name(self, node: ast.expr, scope: Scope, index: Index) -> Iterable[Value]:
         name = name_of(node) or ""
         if isinstance(node, ast.Attribute):
             return self._of_attribute(node, name, scope, index)
@@ -242,9 +278,7 @@ class Kinds:
             found = []
         return tuple(dict.fromkeys(found)) or flow.all_of(name)
 
-    def _of_attribute(
-        self, node: ast.Attribute, name: str, scope: Scope, index: int | None
-    ) -> Iterable[Value]:
+    def _of_attribute(self, node: ast.Attribute, name: str, scope: Scope, index: Index) -> Iterable[Value]:
         flow = self.flow(scope)
         spot = flow.spot(node)
         here = flow.holding(name, spot) if spot is not None else None
@@ -266,7 +300,7 @@ class Kinds:
         name: str,
         bindings: Iterable[Binding],
         scope: Scope,
-        index: int | None,
+        index: Index,
         spot: Spot | None = None,
     ) -> list[Value]:
         found: list[Value] = []
@@ -282,7 +316,7 @@ class Kinds:
                 ]
         return found or [UNKNOWN]
 
-    def _of_binding(self, name: str, binding: Binding, scope: Scope, index: int | None) -> Iterable[Value]:
+    def _of_binding(self, name: str, binding: Binding, scope: Scope, index: Index) -> Iterable[Value]:
         if binding.kind == "parameter":
             return self._of_parameter(name, scope, index)
         if (
@@ -293,14 +327,14 @@ class Kinds:
             return (UNKNOWN,)
         return self.find(binding.value, scope, index if binding.index is None else binding.index)
 
-    def _of_parameter(self, name: str, function: Scope, index: int | None) -> list[Value]:
+    def _of_parameter(self, name: str, function: Scope, index: Index) -> list[Value]:
         found: list[Value] = []
         for call, scope in self.callers(function):
             given = find_argument(call, function, name)
             found += self.find(given, scope, index) if given is not None else [UNKNOWN]
         return found or [UNKNOWN]
 
-    def _of_call(self, node: ast.Call, scope: Scope, index: int | None) -> Iterable[Value]:
+    def _of_call(self, node: ast.Call, scope: Scope, index: Index) -> Iterable[Value]:
         name = self.files.dotted(node.func, scope) or ""
         if index is None:
             if name in (*WRAPPERS, APEX):
@@ -321,6 +355,9 @@ class Kinds:
                 ] or (UNKNOWN,)
             if name in COPIES and node.args:
                 return [_renew(each, node, scope) for each in self.find(node.args[0], scope)]
+        if name == "dict" and isinstance(index, str):
+            value = next((each.value for each in node.keywords if each.arg == index), None)
+            return self.find(value, scope) if value is not None else (UNKNOWN,)
         if isinstance(node.func, ast.Attribute):
             method = self._of_method(node, node.func, scope, index)
             if method is not None:
@@ -338,7 +375,7 @@ class Kinds:
         return [_born(each, function, node, scope) for each in self._of_returns(function, index)]
 
     def _of_method(
-        self, node: ast.Call, func: ast.Attribute, scope: Scope, index: int | None
+        self, node: ast.Call, func: ast.Attribute, scope: Scope, index: Index
     ) -> list[Value] | None:
         if func.attr in SAME and index is None:
             owners = self.find(func.value, scope)
@@ -354,12 +391,12 @@ class Kinds:
                 return None
             if len(node.args) == 1 and index is None:
                 return [_prepare(each, node, scope) for each in self.find(node.args[0], scope)]
-            if index is not None and index < len(node.args):
+            if isinstance(index, int) and index < len(node.args):
                 return [_prepare(each, node, scope) for each in self.find(node.args[index], scope)]
             return [UNKNOWN]
         return None
 
-    def _of_returns(self, function: Scope, index: int | None) -> list[Value]:
+    def _of_returns(self, function: Scope, index: Index) -> list[Value]:
         yields = [each for each in own_nodes(function.node) if isinstance(each, (ast.Yield, ast.YieldFrom))]
         if yields:
             return self._of_yields(yields, function) if index is None else [UNKNOWN]
