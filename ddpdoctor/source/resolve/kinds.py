@@ -287,13 +287,16 @@ class Kinds:
         owner = scope.find_class()
         if owner is None:
             return (UNKNOWN,)
-        found: list[Value] = []
-        methods = [each for one in self.files.objects.bases(owner) for each in one.functions.values()]
-        for method in methods:
-            bound = self.flow(method).holding(name, self.flow(method).end())
-            if bound is not None:
-                found += self._of_bindings(name, bound, method, index)
-        return found or (UNKNOWN,)
+        # what a class does not set itself, those set that inherit from it
+        for classes in (self.files.objects.bases(owner), self.files.objects.heirs(owner)):
+            found: list[Value] = []
+            for method in [each for one in classes for each in one.functions.values()]:
+                bound = self.flow(method).holding(name, self.flow(method).end())
+                if bound is not None:
+                    found += self._of_bindings(name, bound, method, index)
+            if found:
+                return found
+        return (UNKNOWN,)
 
     def _of_bindings(
         self,

@@ -73,7 +73,7 @@ class Files:
         if isinstance(call, ast.Attribute) and isinstance(call.value, ast.Name):
             if call.value.id in ("self", "cls"):
                 owner = scope.find_class()
-                return self.objects.method(owner, call.attr) if owner is not None else None
+                return self.objects.own_method(owner, call.attr) if owner is not None else None
             home = scope.lookup(call.value.id)
             if home is not None and home[1] == [UNKNOWN] and call.value.id in home[0].parameters:
                 return None

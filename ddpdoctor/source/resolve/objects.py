@@ -52,6 +52,7 @@ class Objects:
         self._dotted = dotted
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._known: dict[tuple[ast.expr, Scope], Scope | None] = {}
+        self._heirs: dict[Scope, list[Scope]] | None = None
 
     def bases(self, owner: Scope, depth: int = 0) -> Iterator[Scope]:
         """Yield a class and those that it inherits from, in the order in which a method is looked for."""
@@ -65,6 +66,29 @@ class Objects:
     def method(self, owner: Scope, name: str) -> Scope | None:
         """Return a method of a class, its own or inherited."""
         return next((each.functions[name] for each in self.bases(owner) if name in each.functions), None)
+
+    def heirs(self, owner: Scope) -> list[Scope]:
+        """Return the classes of all files that inherit from a class."""
+        if self._heirs is None:
+            self._heirs = {}
+            for module in self._modules:
+                for scope in module.walk():
+                    for above in self.bases(scope) if isinstance(scope.node, ast.ClassDef) else ():
+                        if above is not scope:
+                            self._heirs.setdefault(above, []).append(scope)
+        return self._heirs.get(owner, [])
+
+    def own_method(self, owner: Scope, name: str) -> Scope | None:
+        """Return a method that an object calls of itself, in code of a class that others may inherit from.
+
+        What the class leaves to them is theirs: a method that it has not, or that raises NotImplementedError, where all
+        of them have the same one.
+        """
+        found = self.method(owner, name)
+        if found is not None and not _is_left_open(found):
+            return found
+        theirs = {self.method(each, name) for each in self.heirs(owner)} - {found, None}
+        return theirs.pop() if len(theirs) == 1 else found
 
     def super_method(self, call: ast.expr, scope: Scope) -> Scope | None:
         """Return what ``super().save`` is."""
@@ -107,7 +131,12 @@ class Objects:
                     pairs = [(value, each.makers.get(value, each)) for value in each.attributes[node.attr]]
                     same = f"self.{node.attr}"
                     return self._only((p for p in pairs if ast.unparse(self._unwrap(*p)) != same), depth)
-            return None
+            theirs = [
+                (value, each.makers.get(value, each))
+                for each in (self.heirs(owner) if owner is not None else ())
+                for value in each.attributes.get(node.attr, [])
+            ]
+            return self._only(theirs, depth)
         if isinstance(node, ast.Call):
             inner = self._unwrap(node, scope)
             if inner is not node:
@@ -265,6 +294,18 @@ class Objects:
                 return None
             node = values[0]
         return self._find_class(node.func, home) if isinstance(node, ast.Call) else None
+
+
+def _is_left_open(function: Scope) -> bool:
+    """Whether a method does nothing, or raises NotImplementedError: classes that inherit from its own define it."""
+    body = getattr(function.node, "body", [])
+    rest = [
+        each for each in body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+    ]
+    only = rest[0] if len(rest) == 1 else None
+    raised = only.exc if isinstance(only, ast.Raise) else None
+    called = raised.func if isinstance(raised, ast.Call) else raised
+    return not rest or isinstance(only, ast.Pass) or getattr(called, "id", "") == "NotImplementedError"
 
 
 def _find_container(target: ast.expr, head: ast.expr, name: str) -> tuple[ast.expr, bool] | None:
