@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.calls import APEX
 from ddpdoctor.source.resolve.flow import Binding, Flow, Spot, name_of
-from ddpdoctor.source.resolve.makers import find_kind
+from ddpdoctor.source.resolve.makers import find_class_kind, find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import PASSED, SAME, WRAPPERS
 from ddpdoctor.source.resolve.programs import Programs
@@ -216,6 +216,10 @@ class Kinds:
             return self._of_name(node, scope, index)
         if isinstance(node, ast.Call):
             return self._of_call(node, scope, index)
+        if isinstance(node, ast.Attribute):  # of an object; parts of a model are another matter
+            owner = self.files.find_made(node.value, scope)
+            if owner is not None and find_class_kind(owner, self.files) is None:
+                return self._of_class(owner, f"self.{node.attr}", index)
         return (UNKNOWN,)
 
     def _of_key(self, node: ast.Dict | ast.DictComp, key: str, scope: Scope) -> Iterable[Value]:
@@ -287,7 +291,10 @@ class Kinds:
         owner = scope.find_class()
         if owner is None:
             return (UNKNOWN,)
-        # what a class does not set itself, those set that inherit from it
+        return self._of_class(owner, name, index)
+
+    def _of_class(self, owner: Scope, name: str, index: Index) -> Iterable[Value]:
+        """Return what methods of a class keep as ``self.name``: its own, or else of classes that inherit from it."""
         for classes in (self.files.objects.bases(owner), self.files.objects.heirs(owner)):
             found: list[Value] = []
             for method in [each for one in classes for each in one.functions.values()]:

@@ -24,6 +24,9 @@ WRAPPERS = (
     "torch.nn.parallel.distributed.DistributedDataParallel",
 )
 """Classes whose call is that of the model that they are given."""
+FSDP1 = frozenset({"torch.distributed.fsdp.FullyShardedDataParallel",
+                   "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel"})  # fmt: skip
+"""The class that shards a model by flat parameters."""
 
 Namer = Callable[[ast.expr, Scope], Scope | None]
 """Finds the function, or the class, that an expression names."""

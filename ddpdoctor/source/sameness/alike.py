@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Frame, Trace
-from ddpdoctor.source.resolve.walking import find_argument, is_spelled_out, own_nodes
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, is_spelled_out, own_nodes
 
 RANKLIKE = re.compile(
     r"rank|main|master|primary|chief|zero|first|leader|proc|pid|node|worker|gpu|device|host|coord|local|shard"
@@ -74,6 +74,8 @@ class Values:
             children = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
             return self._all_alike(children, scope, frames, depth)
         if isinstance(node, ast.Subscript):
+            if self._is_broadcast(node.value, scope):
+                return True
             return self._is_setting(node.value) and not RANKLIKE.search(ast.unparse(node))
         if isinstance(node, ast.Call):
             return self._call_alike(node, scope, frames, depth)
@@ -95,7 +97,21 @@ class Values:
             return self._all_alike(values, scope, frames, depth)
         if isinstance(node.func, ast.Attribute) and node.func.attr in TEXT_METHODS:
             return self._all_alike([node.func.value, *values], scope, frames, depth)
-        return False
+        called = self.files.function(node.func, scope)
+        only = _find_only_return(called) if called is not None else None
+        if called is None or only is None:
+            return False
+        return self.alike(only, called, (*frames, Frame(node, scope, called)), depth + 1)
+
+    def _is_broadcast(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether it is a list into which `broadcast_object_list` puts what one rank has, in the same function."""
+        return isinstance(node, ast.Name) and any(
+            self.files.dotted(call.func, scope) == "torch.distributed.broadcast_object_list"
+            and bool(call.args)
+            and isinstance(call.args[0], ast.Name)
+            and call.args[0].id == node.id
+            for call in find_calls(scope)
+        )
 
     def is_none_alike(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int = 0) -> bool:
         """Whether a variable is an object of a class on all ranks, or None on all.
@@ -272,6 +288,13 @@ class Values:
         """Return the text of what is not followed; what other functions call the same is not the same."""
         text = ast.unparse(node)
         return text if self._is_setting(node) else f"{text}@{id(scope)}"
+
+
+def _find_only_return(function: Scope) -> ast.expr | None:
+    """Return what a function returns at its end, where it returns nowhere else."""
+    returns = [each for each in own_nodes(function.node) if isinstance(each, ast.Return)]
+    body = getattr(function.node, "body", [])
+    return returns[0].value if len(returns) == 1 and body and body[-1] is returns[0] else None
 
 
 def find_value(frame: Frame, parameter: str) -> ast.expr | None:

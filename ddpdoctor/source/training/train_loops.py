@@ -275,6 +275,11 @@ def about_shards(name: str) -> bool:
     return any(word in name.lower() for word in SHARDING)
 
 
+def about_ranks(name: str) -> bool:
+    """Whether a name shows that something is done by rank; files have shards as well."""
+    return any(word in name.lower() for word in SHARDING if word != "shard")
+
+
 def about_random(name: str) -> bool:
     """Whether a name is that of a function that makes data up."""
     return name in RANDOM

@@ -73,15 +73,15 @@ def _is_scaled(scope: Scope) -> bool:
     for each in own_nodes(scope.node):
         target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
         if isinstance(each, (ast.Assign, ast.AugAssign)) and target is not None:
-            scaled = _multiplies(each) or _multiplies(each.value)
+            scaled = multiplies(each) or multiplies(each.value)
             if scaled and (ast.unparse(target) in names or _is_gradient(target)):
                 return True
-        elif isinstance(each, ast.Call) and _multiplies(each) and _is_gradient(each.func):
+        elif isinstance(each, ast.Call) and multiplies(each) and _is_gradient(each.func):
             return True
-    return any(map(_multiplies, losses))
+    return any(map(multiplies, losses))
 
 
-def _multiplies(node: ast.AST) -> bool:
+def multiplies(node: ast.AST) -> bool:
     """Whether a part of this multiplies by the number of ranks."""
     for each in ast.walk(node):
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult):
@@ -92,7 +92,7 @@ def _multiplies(node: ast.AST) -> bool:
             sides = each.args
         else:
             continue
-        if any(map(_is_size, sides)):
+        if any(map(is_size, sides)):
             return True
     return False
 
@@ -145,20 +145,21 @@ def _divides(statement: ast.stmt, tensor: str) -> bool:
         return (
             isinstance(statement.op, ast.Div)
             and ast.unparse(statement.target) == tensor
-            and _is_size(statement.value)
+            and is_size(statement.value)
         )
     for each in ast.walk(statement) if isinstance(statement, (ast.Assign, ast.Expr, ast.Return)) else ():
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div):
-            if ast.unparse(each.left) in (tensor, f"{tensor}.item()") and _is_size(each.right):
+            if ast.unparse(each.left) in (tensor, f"{tensor}.item()") and is_size(each.right):
                 return True
         elif isinstance(each, ast.Call) and name_last(each.func) in ("div_", "div") and each.args:
             owner = each.func.value if isinstance(each.func, ast.Attribute) else None
-            if owner is not None and ast.unparse(owner) == tensor and _is_size(each.args[0]):
+            if owner is not None and ast.unparse(owner) == tensor and is_size(each.args[0]):
                 return True
     return False
 
 
-def _is_size(node: ast.expr) -> bool:
+def is_size(node: ast.expr) -> bool:
+    """Whether an expression is the number of ranks, by its name."""
     called = node.func if isinstance(node, ast.Call) else node
     return name_last(called) in SIZES
 

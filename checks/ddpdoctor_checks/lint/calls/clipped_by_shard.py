@@ -10,13 +10,13 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.objects import FSDP1
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, own_nodes
+from ddpdoctor.source.training.train_loops import about_ranks, speaks_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 CLIPS = frozenset({"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm",
                    "torch.nn.utils.clip_grad.clip_grad_norm_"})  # fmt: skip
-FSDP1 = frozenset({"torch.distributed.fsdp.FullyShardedDataParallel",
-                   "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel"})  # fmt: skip
 SHARDING = frozenset({"FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
 """Strategies of FullyShardedDataParallel under which a rank holds a part of each gradient."""
 SCATTERS = frozenset({"torch.distributed.reduce_scatter", "torch.distributed.reduce_scatter_tensor",
@@ -32,7 +32,7 @@ def find_clipped(files: Files) -> Iterator[SourceFact]:
     kind: ``fsdp`` of a FullyShardedDataParallel model, whose own method has to be called
     (https://docs.pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_);
     ``local`` of the local part of DTensors; ``slice`` of a parameter whose gradient is what ``reduce_scatter`` left
-    this rank. What makes the shard is beside.
+    this rank, ``part`` of one whose gradient is a slice by the rank. What makes the shard is beside.
     """
     kinds = kinds_of(files)
     for module in files.modules:
@@ -41,7 +41,7 @@ def find_clipped(files: Files) -> Iterator[SourceFact]:
                 given = find_keyword(call, "parameters", 0)
                 if given is None or files.dotted(call.func, scope) not in CLIPS:
                     continue
-                found = _find_wrap(given, scope, kinds) or _find_slice(call, given, scope, files)
+                found = _find_wrap(given, scope, kinds) or _find_slice(call, given, scope, kinds)
                 found = found or _find_local(given, scope)
                 if found is not None:
                     kind, node, home = found
@@ -84,13 +84,13 @@ def _find_local(given: ast.expr, scope: Scope) -> _Found | None:
     return None
 
 
-def _find_slice(call: ast.Call, given: ast.expr, scope: Scope, files: Files) -> _Found | None:
-    """Return the ``reduce_scatter`` whose result is the gradient of what is clipped, with nothing that sums norms."""
+def _find_slice(call: ast.Call, given: ast.expr, scope: Scope, kinds: Kinds) -> _Found | None:
+    """Return what leaves this rank a part of the gradients, which is then that of what is clipped."""
     clipped = {
         ast.unparse(each) for each in (given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given])
     }
-    scatters = [each for each in find_calls(scope) if files.dotted(each.func, scope) in SCATTERS]
-    for node in own_nodes(scope.node) if scatters else ():
+    scatters = [each for each in find_calls(scope) if kinds.files.dotted(each.func, scope) in SCATTERS]
+    for node in own_nodes(scope.node):
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or node.lineno > call.lineno:
             continue
         target = node.targets[0]
@@ -100,12 +100,22 @@ def _find_slice(call: ast.Call, given: ast.expr, scope: Scope, files: Files) -> 
             or ast.unparse(target.value) not in clipped
         ):
             continue
+        if any(
+            isinstance(each, ast.Subscript) and _is_by_rank(each.slice, scope, kinds)
+            for each in ast.walk(node.value)
+        ):
+            return "part", node, scope
         held = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
         for each in scatters:
             output = find_keyword(each, "output", 0)
             if isinstance(output, ast.Name) and output.id in held and each.lineno < node.lineno:
                 return "slice", each, scope
     return None
+
+
+def _is_by_rank(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a slice is that of the rank: it names it, or a function that it calls does."""
+    return isinstance(node, (ast.Slice, ast.Call)) and speaks_of(node, about_ranks, scope, kinds)
 
 
 @check("NUM007", family="source", needs=NEEDS, id="lint.clipped_by_shard", commands=LINT)
@@ -115,6 +125,7 @@ def tell_clipped(evidence: Evidence) -> Iterable[Finding]:
         "fsdp": "the gradients of a FullyShardedDataParallel model, of which each rank holds a shard",
         "local": "the local part of DTensors",
         "slice": "the slice of the gradients that reduce_scatter leaves this rank",
+        "part": "this rank's slice of the gradients",
     }
     own = Fix(
         "call the method of the model, which sums the norm over all shards",

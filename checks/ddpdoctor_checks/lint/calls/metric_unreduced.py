@@ -14,8 +14,8 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
-from ddpdoctor.source.resolve.walking import find_argument, name_last, own_nodes
-from ddpdoctor.source.sameness.losses import ORDERS
+from ddpdoctor.source.resolve.walking import find_argument, name_last, names_in, own_nodes
+from ddpdoctor.source.sameness.losses import JOINING, ORDERS
 from ddpdoctor.source.training.measures import MEASURED, MeasureReader
 from ddpdoctor.source.training.passes import find_mentioned, find_passes, joins_results
 from ddpdoctor.source.training.train_loops import distributed_modules
@@ -30,20 +30,21 @@ DEEPEST = 2
 
 @lint_rule("metric-unreduced", reads="files")
 def find_results(files: Files) -> Iterator[SourceFact]:
-    """Yield results of one rank's part of the data in programs that reduce nothing (``metric-unreduced``).
+    """Yield results of one rank's part of the data that nothing reduces (``metric-unreduced``).
 
     way: ``decides`` or ``told``. name: the variable. Of the loss of a training only what it decides: each rank may
-    print its own.
+    print its own. In a program that joins other results (others: joined) also only what decides; a variable that is
+    given to anything that may join results is one no more.
     """
     kinds = kinds_of(files)
     for each in find_passes(kinds):
-        if joins_results(each.scope.module, kinds):
-            continue
+        joins = joins_results(each.scope.module, kinds)
         used = _UseFinder(kinds).find(each.counted, each.scope, each.node)
-        if used is not None and (used.way == "decides" or not each.trains):
+        if used is not None and (used.way == "decides" or not (each.trains or joins)):
             noticed = (RelatedPlace("noticed", each.scope.place(each.node)),)
             place = used.scope.place(used.node)
-            yield SourceFact("metric-unreduced", place, noticed, {"way": used.way, "name": used.name})
+            details = {"way": used.way, "name": used.name} | ({"others": "joined"} if joins else {})
+            yield SourceFact("metric-unreduced", place, noticed, details, certain=not joins)
 
 
 @lint_rule("measure-unreduced", reads="files")
@@ -164,6 +165,9 @@ class _UseFinder:
                 continue
             if isinstance(statement, ast.If) and _only_tells(statement):
                 continue
+            names -= self._list_joined(value, names, scope)
+            if find_mentioned(value, names) is None:
+                continue
             if isinstance(statement, ast.Assign) and self._may_join(value, names, scope):
                 names.difference_update(
                     name for target in statement.targets for name in _bind(target, {None})
@@ -179,6 +183,21 @@ class _UseFinder:
             elif told is None and isinstance(value, ast.Call) and name_last(value.func) in REPORTS:
                 told = _Use("told", name, statement, scope)
         return told, returned
+
+    def _list_joined(self, value: ast.expr, names: set[str], scope: Scope) -> set[str]:
+        """Return the variables that are given to what joins results by its name, or by what its function calls."""
+        joined: set[str] = set()
+        for call in ast.walk(value):
+            if not isinstance(call, ast.Call):
+                continue
+            called = self._kinds.called(call, scope)
+            inner = names_in(called.node) if called is not None else ()
+            dotted = self._kinds.files.dotted(call.func, scope) or ast.unparse(call.func)
+            if JOINING.search(dotted) or any(map(JOINING.search, inner)):
+                joined |= {
+                    each.id for given in call.args for each in ast.walk(given) if isinstance(each, ast.Name)
+                }
+        return joined & names
 
     def _may_join(self, value: ast.expr, names: set[str], scope: Scope) -> bool:
         """Whether a function that was not given has a variable and returns something: it may reduce over ranks."""
@@ -287,13 +306,16 @@ def tell_unreduced(evidence: Evidence) -> Iterable[Finding]:
         yield tell_fact(
             fact,
             f"{name} {verb} at {name_line(fact.place)} but covers one rank's shard only: the loop at "
-            f"{name_line(fact.related[0].place)} iterates over a DistributedSampler, and nothing is reduced.",
+            f"{name_line(fact.related[0].place)} iterates over a DistributedSampler, and "
+            + (f"{name} is not reduced." if "others" in fact.details else "nothing is reduced."),
             Fix(
                 "all-reduce the sums and counts first",
                 code="sums = torch.tensor([correct, count], dtype=torch.float64, device=device)\n"
                 "dist.all_reduce(sums)\naccuracy = (sums[0] / sums[1]).item()",
             ),
-            why="no name in the program mentions reducing, gathering or metrics",
+            why="nothing that may reduce it is given it"
+            if "others" in fact.details
+            else "no name in the program mentions reducing, gathering or metrics",
             severity=None if way == "decides" else "info",
             role="cause" if way == "decides" else "advice",
         )

@@ -17,6 +17,7 @@ from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, name_last, names_in, own_nodes
 from ddpdoctor.source.training.train_loops import (
     RANDOM,
+    about_ranks,
     about_shards,
     batches_of,
     note_loader,
@@ -34,6 +35,9 @@ SEEDED = frozenset({"random.Random", "numpy.random.default_rng", "numpy.random.R
 """Generators that draw the same on each rank where they are given a seed."""
 
 
+OF_GENERATORS = frozenset({"shuffle", "sample", "choice", "choices", "randint", "randrange", "random", "uniform",
+                           "gauss", "integers", "permutation", "manual_seed"})  # fmt: skip
+"""Methods of generators; those without a seed are left out before."""
 PLAIN_BASES = frozenset({"object", "abc.ABC", "typing.Generic"})
 OF_PROCESS = frozenset({"os", "time", "socket", "uuid", "secrets", "queue", "multiprocessing", "threading",
                         "subprocess", "urllib", "http", "asyncio"})  # fmt: skip
@@ -44,12 +48,14 @@ OF_FILES = ("os.path.", "os.listdir.", "os.walk.", "os.scandir.", "os.fspath.")
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """How a stream that names no rank and draws nothing at random gives its samples."""
+    """How a stream that draws nothing at random gives its samples."""
 
     asked: SourcePlace | None
     """Where it shares samples out by worker."""
     known: bool
     """Whether everything that it calls and inherits was read or is known."""
+    names: frozenset[str]
+    """All that stand in it, and in the functions that it calls."""
 
 
 @lint_rule("stream-unsharded", "stream-doubted", reads="files")
@@ -74,13 +80,17 @@ def find_unsharded_streams(files: Files) -> Iterator[SourceFact]:
                 if owner is None or owner in told or stream.scope is None or loader.scope is None:
                     continue
                 told.add(owner)
-                if speaks_of(loader.call, about_shards, loader.scope, kinds):
-                    continue
-                if speaks_of(stream.call, about_shards, stream.scope, kinds):
-                    continue
                 reading = _read_stream(owner, kinds)
                 named = {"stream": owner.name or ""}
                 if reading is None:
+                    continue
+                known = reading.known and _is_made_alike(stream, kinds)
+                # where all is known, a shard that no rank chooses is a file
+                fits = about_ranks if known else about_shards
+                if any(fits(name) for name in reading.names) or any(
+                    speaks_of(each.call, fits, home, kinds)
+                    for each, home in ((loader, loader.scope), (stream, stream.scope))
+                ):
                     continue
                 if reading.asked is not None:
                     beside = (loader.scope.place(loader.call), loop.scope.place(loop.node))
@@ -88,7 +98,6 @@ def find_unsharded_streams(files: Files) -> Iterator[SourceFact]:
                     details = {**named, "shared": "by worker"}
                     yield SourceFact("stream-unsharded", reading.asked, noticed, details)
                     continue
-                known = reading.known and _is_made_alike(stream, kinds)
                 yield note_loader(loader, "stream-unsharded" if known else "stream-doubted", loop, **named)
 
 
@@ -106,14 +115,12 @@ def _list_streams(loader: Value, kinds: Kinds) -> tuple[Value, ...]:
 
 
 def _read_stream(owner: Scope, kinds: Kinds) -> _Reading | None:
-    """Return how a stream gives its samples; None where it may share them out by rank, or draws them."""
+    """Return how a stream gives its samples; None where it draws them."""
     order = kinds.files.objects.method(owner, "__iter__")
     if order is None:
         return None
     homes = list(kinds.files.objects.bases(owner))
     names = {name for home in homes for name in names_in(home.node)}
-    if any(map(about_shards, names)):
-        return None
     asked, known, seen = None, all(_are_bases_known(home, kinds) for home in homes), {order}
     reached = [order]
     for _ in range(DEEPEST):
@@ -130,12 +137,11 @@ def _read_stream(owner: Scope, kinds: Kinds) -> _Reading | None:
                 if called is not None and called not in seen:
                     seen.add(called)
                     further.append(called)
-        if any(about_shards(name) for each in further for name in names_in(each.node)):
-            return None
         reached = further
     if asked is None and not RANDOM.isdisjoint(names):
         return None
-    return _Reading(asked, known and not reached)
+    inner = {name for each in seen for name in names_in(each.node)}
+    return _Reading(asked, known and not reached, frozenset(names | inner))
 
 
 def _find_use(call: ast.Call, scope: Scope) -> ast.AST:
@@ -171,7 +177,7 @@ def _is_known(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
             return False
         if not isinstance(each, ast.Call) or kinds.called(each, scope) is not None:
             continue
-        if root not in KNOWN_ROOTS and name_last(each.func) not in HARMLESS:
+        if root not in KNOWN_ROOTS and name_last(each.func) not in HARMLESS | OF_GENERATORS:
             return False
     return True
 
