@@ -68,6 +68,8 @@ WRONG = [
      main()
      """),
     ("CKP005", "warning", START + "os.makedirs('runs')  # here\n"),
+    ("CKP005", "warning", START + "def name(folder):\n    box = [folder]\n    dist.broadcast_object_list(box, src=0)\n    return box[0]\n"
+                          "os.makedirs(os.path.join('runs', name('a')))  # here\n"),
     ("CKP005", "warning", START + "if not os.path.exists(args.out):\n    os.mkdir(args.out)  # here\n"),
     ("CKP005", "warning", "from pathlib import Path\ndef main():\n    out = Path('runs') / 'a'\n    out.mkdir(parents=True)  # here\n    dist.init_process_group('gloo')\nmain()\n"),
     ("CKP005", "warning", START + "if os.path.exists('cache'):\n    shutil.rmtree('cache')  # here\n"),

@@ -60,6 +60,43 @@ def test_result_is_reduced_or_of_all_data(source: str) -> None:
     assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(source)]
 
 
+BOTH = "total = torch.tensor(score)\n    dist.all_reduce(total)\n    "
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "use",
+    [
+        f"score = evaluate(model, loader)\n    {BOTH}if score > best:  # HERE\n        best = score",
+        f"score = evaluate(model, loader)\n    {BOTH}log.info(total)\n    if score < best:  # HERE\n        break",
+    ],
+)
+def test_result_of_one_rank_decides_beside_one_that_is_reduced(use: str) -> None:
+    source = EVALUATION.format(end="return right / seen", use=use)
+    assert [each for each in rules_in_head(source) if each[0] == "metric-unreduced"] == [
+        ("metric-unreduced", marked(source))
+    ]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("end", "use"),
+    [
+        ("return right / seen", f"score = evaluate(model, loader)\n    {BOTH}if total > best:\n        break"),
+        ("return right / seen", f"score = evaluate(model, loader)\n    {BOTH}print(score)"),
+        ("return right", "score = average_over_ranks(evaluate(model, loader))\n    if score > best:\n        break"),
+        ("return right", "score = evaluate(model, loader)\n    score = gather(score)\n    if score > best:\n        break"),
+        ("right = torch.tensor(right)\n    dist.all_reduce(right)\n    return right / seen",
+         "score = evaluate(model, loader)\n    if score > best:\n        break"),
+        ("right = agree(right)\n    return right / seen",
+         "score = evaluate(model, loader)\n    if score > best:\n        break\n"
+         "def agree(value):\n    value = torch.tensor(value)\n    dist.all_reduce(value)\n    return value"),
+    ],
+)  # fmt: skip
+def test_result_that_was_given_to_what_may_join_it(end: str, use: str) -> None:
+    assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(EVALUATION.format(end=end, use=use))]
+
+
 STOPPER = """
 class EarlyStopping:
     def __init__(self, patience=5, delta=0.0):

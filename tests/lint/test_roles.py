@@ -129,6 +129,20 @@ class Sliced:
 """
 
 
+PARTED = """\
+class Parted:
+    def __init__(self):
+        self.rank, self.world, self.size = dist.get_rank(), dist.get_world_size(), 4
+    def own(self):
+        return slice(self.rank * self.size, (self.rank + 1) * self.size)
+    def step(self, grad, max_norm):
+        dist.all_reduce(grad)
+        self.part.grad = {part}
+        torch.nn.utils.clip_grad_norm_([self.part], max_norm)  # here
+        self.inner.step()
+"""
+
+
 @pytest.mark.wrong
 @pytest.mark.parametrize(
     "text",
@@ -151,6 +165,8 @@ class Sliced:
         ),
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_([self.part], max_norm)  # here"),
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_(self.part, max_norm)  # here"),
+        PARTED.format(part="grad[self.rank * self.size :][: self.size]"),
+        PARTED.format(part="grad[self.own()] / self.world"),
     ],
 )
 def test_norm_of_a_shard(text: str) -> None:
@@ -171,6 +187,8 @@ def test_norm_of_a_shard(text: str) -> None:
         CLIPPED.format(model=f"torch.nn.parallel.DistributedDataParallel({LINEAR})", clip=CLIP),
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_([self.other], max_norm)"),
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_([flat], max_norm)"),
+        PARTED.format(part="grad[: self.size]"),
+        PARTED.format(part="grad.clone()"),
         SLICED.replace("reduce_scatter_tensor(own, flat)", "all_reduce(own)").format(
             clip="torch.nn.utils.clip_grad_norm_([self.part], max_norm)"
         ),

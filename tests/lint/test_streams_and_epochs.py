@@ -95,6 +95,7 @@ def forever(loader):
         {body}
 def main():
 """
+FILES = "def list_shards(path):\n    return [f'{path}-{n_shards}' for n_shards in range(3)]\n"
 READ = "from vendor.corpus import read_lines as lines\n"
 
 
@@ -112,6 +113,11 @@ def replace_in(text: str, *pairs: tuple[str, str]) -> str:
     [
         (),
         ((LOOP, 'for step, x in enumerate(load("x.txt")):'),),
+        (
+            ("def load(path):\n", FILES + "def load(path):\n"),
+            ("Stream(path)", "Stream(list_shards(path)[0])"),
+        ),
+        (("yield torch.ones(4) * len(line)", "yield torch.ones(4) * random.Random(i).random()"),),
         ((LOOP, 'for step, x in zip(range(10), load("x.txt")):'),),
         ((LOOP, 'batches = iter(load("x.txt"))\n    for step in range(10):\n        x = next(batches)'),),
         ((LOOP, 'batches = iter(load("x.txt"))\n    while True:\n        x = next(batches)'),),

@@ -91,7 +91,7 @@ def tell_divided(evidence: Evidence) -> Iterable[Finding]:
             f"The loss is divided by the world size at {name_line(fact.place)}, and DistributedDataParallel averages "
             "the gradients too: they are too small by that factor.",
             Fix("drop the division: gradients are averaged already", code="loss.backward()"),
-            why=f"the loss comes from the wrapper called at {name_line(fact.related[0].place)}, and nothing multiplies by "
+            why=f"the loss comes from the wrapper called at {name_line(fact.related[0].place)}; nothing multiplies by "
             "the world size",
             severity="warning",
         )

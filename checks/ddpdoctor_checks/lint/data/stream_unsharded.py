@@ -122,7 +122,7 @@ def _read_stream(owner: Scope, kinds: Kinds) -> _Reading | None:
     homes = list(kinds.files.objects.bases(owner))
     names = {name for home in homes for name in names_in(home.node)}
     asked, known, seen = None, all(_are_bases_known(home, kinds) for home in homes), {order}
-    reached = [order]
+    reached, seeded = [order], False
     for _ in range(DEEPEST):
         further: list[Scope] = []
         for scope in reached:
@@ -131,14 +131,16 @@ def _read_stream(owner: Scope, kinds: Kinds) -> _Reading | None:
                 name = kinds.files.dotted(call.func, scope) or ""
                 if name.rpartition(".")[2] == "get_worker_info":
                     asked = asked or scope.place(_find_use(call, scope))
-                elif name.startswith(DRAWS) and not (name in SEEDED and call.args):
+                elif name in SEEDED and call.args:
+                    seeded = True
+                elif name.startswith(DRAWS):
                     return None
                 called = kinds.called(call, scope)
                 if called is not None and called not in seen:
                     seen.add(called)
                     further.append(called)
         reached = further
-    if asked is None and not RANDOM.isdisjoint(names):
+    if asked is None and not seeded and not RANDOM.isdisjoint(names):
         return None
     inner = {name for each in seen for name in names_in(each.node)}
     return _Reading(asked, known and not reached, frozenset(names | inner))

@@ -97,5 +97,5 @@ def tell_copies(evidence: Evidence) -> Iterable[Finding]:
                 "copy the model after it is wrapped",
                 code="model = DistributedDataParallel(net)\nteacher = copy.deepcopy(model.module)",
             ),
-            why="the wrap sends the weights of the first rank to the others, and not to copies",
+            why="DistributedDataParallel broadcasts the weights of the model that it wraps, and not of copies",
         )
