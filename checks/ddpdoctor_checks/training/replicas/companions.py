@@ -88,7 +88,10 @@ def _tell(
             EvidenceItem("model", f"ran in {count_of(len(looks), 'step')} that were sampled up to {looks[-1].step}"),
         ),
         fix=(_AFTER, _EQUAL) if at_start else (_ALIKE, _EQUAL),
-        details={"model": first.model, "step": first.step, "at_start": at_start, "copied": copied, "moves": moves},
+        details={
+            "model": first.model, "step": first.step, "at_start": at_start, "copied": copied, "moves": moves,
+            **({"made": "elsewhere"} if at_start else {}),  # the calls of a copy are seen, where it was made is not
+        },
         severity=None if (copied or moves) and not slight else "warning",
         confidence="high" if (copied or moves) and not slight else "medium",
     )  # fmt: skip

@@ -309,10 +309,6 @@ def _tell_shares(shares: Sequence[Share]) -> str:
     )
 
 
-def _differs_from_start(parting: Parting) -> bool:
-    return parting.code == "NUM001" and parting.at_start
-
-
 def _detail(parting: Parting) -> dict[str, Any]:
     def row(tensor: TensorLook) -> dict[str, Any]:
         return {
@@ -329,8 +325,7 @@ def _detail(parting: Parting) -> dict[str, Any]:
         "gradients_step": parting.gradients.step if parting.gradients is not None else None,
         "parameters": [row(tensor) for tensor in parting.tensors],
         "state": parting.state.item if parting.state is not None else None,
-        # A wrap is seen, the change behind it is not; the forward pass of a copy is, and where it was copied is not.
-        **({"made": "elsewhere"} if parting.code == "DDP006" or _differs_from_start(parting) else {}),
+        **({"made": "elsewhere"} if parting.code == "DDP006" else {}),  # the wrap is seen, the change is not
     }
 
 
