@@ -97,6 +97,20 @@ def test_result_that_was_given_to_what_may_join_it(end: str, use: str) -> None:
     assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(EVALUATION.format(end=end, use=use))]
 
 
+@pytest.mark.right
+@pytest.mark.parametrize("inside", ["dist.all_reduce(hits)", "hits = mean_of(hits)"])
+def test_result_that_is_reduced_batch_by_batch(inside: str) -> None:
+    source = EVALUATION.format(
+        end="return right / seen",
+        use="score = evaluate(model, loader)\n    if score > best:\n        best = score",
+    ).replace(
+        "right += (model(x).argmax(1) == y).sum().item()",
+        f"hits = (model(x).argmax(1) == y).sum()\n            {inside}\n            right += hits.item()",
+    )
+    source += "\ndef mean_of(value):\n    dist.all_reduce(value)\n    return value\n"
+    assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(source)]
+
+
 STOPPER = """
 class EarlyStopping:
     def __init__(self, patience=5, delta=0.0):

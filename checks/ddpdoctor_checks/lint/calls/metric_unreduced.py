@@ -18,7 +18,7 @@ from ddpdoctor.source.resolve.walking import find_argument, name_last, names_in,
 from ddpdoctor.source.sameness.losses import JOINING, ORDERS
 from ddpdoctor.source.training.measures import MEASURED, MeasureReader
 from ddpdoctor.source.training.passes import find_mentioned, find_passes, joins_results
-from ddpdoctor.source.training.train_loops import distributed_modules
+from ddpdoctor.source.training.train_loops import distributed_modules, reach
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 REPORTS = frozenset({"print", "info", "log", "add_scalar", "add_scalars", "warning", "write", "set_postfix"})
@@ -39,6 +39,8 @@ def find_results(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     for each in find_passes(kinds):
         joins = joins_results(each.scope.module, kinds)
+        if joins and _joins_inside(each.node, each.scope, kinds):
+            continue  # what is added up may be a result of all ranks
         used = _UseFinder(kinds).find(each.counted, each.scope, each.node)
         if used is not None and (used.way == "decides" or not (each.trains or joins)):
             noticed = (RelatedPlace("noticed", each.scope.place(each.node)),)
@@ -71,6 +73,14 @@ def find_measures(files: Files) -> Iterator[SourceFact]:
                 told.add(found.node)
                 place = found.scope.place(found.node)
                 yield SourceFact("measure-unreduced", place, details={"name": found.name}, certain=False)
+
+
+def _joins_inside(loop: ast.For, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a loop calls what joins results by its name, by itself or in functions that it calls."""
+    return any(
+        JOINING.search(kinds.files.dotted(call.func, home) or ast.unparse(call.func))
+        for call, home in reach(loop.body, scope, kinds)
+    )
 
 
 def _is_measured(reader: MeasureReader, known: dict[str, str], node: ast.expr, scope: Scope) -> bool:
