@@ -10,17 +10,20 @@ import pytest
 
 from ddpdoctor.cli.running.foreseeing import Foresight
 from ddpdoctor.cli.running.preparing import Tools
+from ddpdoctor.evidence import Evidence, Launch
+from ddpdoctor.judge.runner import CheckRow
 from ddpdoctor.judge.selection import Selection
+from ddpdoctor.judge.verdict import Verdict
 from ddpdoctor.plugins import load_plugins
 from ddpdoctor.watch.commandline import Split
+from tests.report.parts import make_report
 from tests.watch.test_foreseeing import STEPS
 
 SCRIPT = f"{STEPS}\ndist.init_process_group('gloo')\nsave()\n"
 
 
-def read(split: Split, **options: object) -> list[str]:
-    """Return what is said once the script has been read."""
-    said: list[str] = []
+def begin(split: Split, said: list[str], **options: object) -> Foresight:
+    """Return what has read the script, and what it says."""
 
     def load() -> Tools:
         return Tools(load_plugins(), Selection(), ())
@@ -30,6 +33,13 @@ def read(split: Split, **options: object) -> list[str]:
     for thread in threading.enumerate():
         if thread.name == "ddpdoctor-foresight":
             thread.join()
+    return foresight
+
+
+def read(split: Split, **options: object) -> list[str]:
+    """Return what is said once the script has been read."""
+    said: list[str] = []
+    begin(split, said, **options)
     return said
 
 
@@ -59,3 +69,52 @@ def test_said_only_where_somebody_can_wait(
     split = Split((), torchrun, ("train.py",))
     assert [("COL002" in line) for line in read(split)] == [True] * several
     assert read(split, no_lint=True) == []
+
+
+EVALUATED = """\
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler
+from torchvision import datasets, models
+
+dist.init_process_group("gloo")
+model = DDP(models.resnet18())
+data = datasets.MNIST("x", train=False)
+right = 0
+for x, y in DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False)):
+    right += (model(x).argmax(1) == y).sum().item()
+if right > 100:
+    best = right
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "passed", "ranks", "options", "said"),
+    [
+        ("healthy", "COL002", "2", {}, True),
+        ("healthy", "NUM005", "2", {}, False),  # the run has looked
+        ("problems", "COL002", "2", {}, False),
+        ("healthy", "COL002", "1", {}, False),
+        ("healthy", "COL002", "2", {"no_lint": True}, False),
+    ],
+)
+def test_warnings_that_no_check_of_a_healthy_run_looked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+    passed: str,
+    ranks: str,
+    options: dict[str, object],
+    said: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(EVALUATED)
+    lines: list[str] = []
+    foresight = begin(Split((), ("--nproc-per-node", ranks), ("train.py",)), lines, **options)
+    assert lines == []  # a warning is no reason to stop a job that has just begun
+    row = CheckRow("one", (passed,), "silent", "pass", None, 0.0, "ddpdoctor")
+    evidence = Evidence(launch=Launch("run", nproc=2, world_size=2))
+    report = make_report(evidence, verdict=Verdict(status, "", None, 1, 1), rows=(row,))
+    assert foresight.join(report).findings == ()
+    assert ["NUM005" in line and "ddpdoctor lint train.py" in line for line in lines] == [True] * said

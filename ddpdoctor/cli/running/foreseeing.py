@@ -55,6 +55,7 @@ class Foresight:
         self._wanted = not getattr(options, "no_lint", False)
         self._thread: threading.Thread | None = None
         self._found: list[Finding] = []
+        self._script: Path | None = None
         self._over = threading.Event()
 
     def start(self) -> None:
@@ -65,7 +66,10 @@ class Foresight:
             self._thread = thread
 
     def join(self, report: Report) -> Report:
-        """Return the report of the job with what the source says of its findings."""
+        """Return the report of the job with what the source says of its findings.
+
+        Where nothing was found, what lint warns of and no check of the job has looked for is said in one line.
+        """
         from ddpdoctor.judge.source_lines import explain_mismatch, find_foreseen, join_source
 
         self._over.set()
@@ -73,6 +77,8 @@ class Foresight:
             self._thread.join(WAIT_S)
         if not self._found:
             return report
+        if report.verdict.status == "healthy":
+            self._tell_unseen(report)
         stacks: list[ExceptionRecord | CrashRecord] = [*report.evidence.exceptions, *report.evidence.crashes]
         for first in report.findings[:1]:
             better = explain_mismatch(first, stacks, self._found)
@@ -89,12 +95,19 @@ class Foresight:
         verdict = replace(verdict, headline=foreseen.message, code=foreseen.code)
         return replace(report, findings=(foreseen, *findings), verdict=verdict)
 
+    def _tell_unseen(self, report: Report) -> None:
+        known = {code for row in report.checks if row.status == "pass" for code in row.codes}
+        known.update(each.code for each in report.findings)
+        rest = [each for each in self._found if each.severity == "warning" and each.code not in known]
+        if rest and self._script is not None and not _has_one_rank(self._split):
+            self._say(describe(rest, self._script))
+
     def _read(self) -> None:
         try:
             meant = find_script(self._split)
             if meant is None:
                 return
-            script, root = meant
+            self._script, root = script, _ = meant
             tools = self._load()
             found, failed = lint_program(script, root, tools.plugins)
             for words in failed:
