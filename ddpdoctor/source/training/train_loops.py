@@ -347,6 +347,16 @@ def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: K
     return False
 
 
+def is_seeded_apart(module: Scope, kinds: Kinds) -> bool:
+    """Whether a program seeds random numbers by the rank."""
+    for call, scope, name in kinds.programs.calls(module):
+        if "seed" in name.rpartition(".")[2].lower() and any(
+            speaks_of(each, about_shards, scope, kinds) for each in call.args
+        ):
+            return True
+    return False
+
+
 def _drop_placing(node: ast.AST, scope: Scope, kinds: Kinds) -> ast.AST:
     """Return what is wrapped or moved to a device: by which rank that is done says nothing of what it is."""
     while isinstance(node, ast.Call):

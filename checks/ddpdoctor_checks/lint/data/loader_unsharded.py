@@ -20,6 +20,7 @@ from ddpdoctor.source.training.train_loops import (
     about_random,
     about_shards,
     batches_of,
+    is_seeded_apart,
     list_inner_samplers,
     note_loader,
     skips_by_rank,
@@ -188,16 +189,6 @@ def _is_drawn_apart(loader: Value, kinds: Kinds) -> bool:
     if find_keyword(loader.call, "generator") is not None or loader.scope is None:
         return True
     return is_seeded_apart(loader.scope.module, kinds)
-
-
-def is_seeded_apart(module: Scope, kinds: Kinds) -> bool:
-    """Whether a program seeds random numbers by the rank."""
-    for call, scope, name in kinds.programs.calls(module):
-        if "seed" in name.rpartition(".")[2].lower() and any(
-            speaks_of(each, about_shards, scope, kinds) for each in call.args
-        ):
-            return True
-    return False
 
 
 def _is_alone(module: Scope, kinds: Kinds) -> bool:

@@ -13,8 +13,9 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.programs import FRAMEWORKS
 from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
+from ddpdoctor.source.training.train_loops import is_seeded_apart
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
-from ddpdoctor_checks.lint.data.loader_unsharded import is_seeded_apart, is_the_same
+from ddpdoctor_checks.lint.data.loader_unsharded import is_the_same
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 PLAIN = frozenset({"torch.utils.data.RandomSampler", "torch.utils.data.sampler.RandomSampler"})

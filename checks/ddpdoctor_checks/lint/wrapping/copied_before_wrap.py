@@ -10,9 +10,8 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import COPIES, Kinds, Value, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.training.train_loops import training_loops
+from ddpdoctor.source.training.train_loops import is_seeded_apart, training_loops
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
-from ddpdoctor_checks.lint.data.loader_unsharded import is_seeded_apart
 
 LOADS = frozenset({"load_state_dict", "from_pretrained", "broadcast", "load_model", "load_checkpoint"})
 """Names of calls after which models may be equal whatever they started with."""
