@@ -277,3 +277,12 @@ def test_stages_that_a_mesh_names_are_clipped_apart() -> None:
 )
 def test_factors_that_are_no_fault(made: Made) -> None:
     assert "NUM007" not in {each.code for each in judge(made)}
+
+
+@pytest.mark.parametrize(("factors", "status"), [((1.0, 1.0), "skipped"), ((0.5, 0.5), "pass")])
+def test_a_clip_that_was_never_reached_is_no_proof(factors: tuple[float, ...], status: str) -> None:
+    registry = Registry()
+    ddpdoctor_checks.register(registry)
+    evidence = scaled(factors, factors).evidence()
+    report = build_report(evidence, registry=registry, started_at=STARTED, duration_s=1.0)
+    assert next(each.status for each in report.checks if each.id == "training.shard_norms") == status

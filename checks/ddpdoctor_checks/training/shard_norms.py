@@ -27,6 +27,15 @@ def find_scaled_apart(evidence: Evidence) -> Iterable[Finding]:
     """Ranks that hold shards of one model scale their gradients by different factors before the step."""
     if not any(look.scaled for node in evidence.training for look in node.steps):
         raise NotApplicable("no gradients of a sharded model were measured between a backward and a step")
+    if all(
+        abs(each.factor - 1) <= APART
+        for node in evidence.training
+        for look in node.steps
+        for each in look.scaled
+    ):
+        raise NotApplicable(
+            "no gradients were scaled before the sampled steps: a clip by norm may not have been reached"
+        )
     layout = find_layout(evidence)
     told: set[int] = set()
     for setup, looks in join_optimizers(evidence.training):
