@@ -36,6 +36,23 @@ def make(seed: str = "pass", split: str = HALVES, head: str = "", loader: str = 
         make("rank = int(os.environ['RANK'])\nrandom.seed(rank)\ntorch.manual_seed(rank)"),
         make("torch.Generator().manual_seed(0)"),
         make(
+            split="own = torch.Generator().manual_seed(7 + dist.get_rank())\n"
+            "train, val = random_split(datasets.MNIST('x'), [5, 5], generator=own)  # HERE"
+        ),
+        make(
+            split="train, val = random_split(datasets.MNIST('x'), [5, 5], "
+            "torch.Generator().manual_seed(dist.get_rank()))  # HERE"
+        ),
+        make(
+            split="def parts(rank):\n    own = torch.Generator().manual_seed(7 + rank)\n"
+            "    return random_split(datasets.MNIST('x'), [5, 5], generator=own)  # HERE\n"
+            "train, val = parts(dist.get_rank())"
+        ),
+        make(
+            head="from sklearn.model_selection import train_test_split",
+            split="train, val = train_test_split(names, random_state=3 * dist.get_rank())  # HERE",
+        ),
+        make(
             head="from sklearn.model_selection import train_test_split",
             split="train, val = train_test_split(names, test_size=0.2)  # HERE",
         ),
@@ -64,6 +81,13 @@ def test_split_differs_over_ranks(source: str) -> None:
             split="train, val = random_split(datasets.MNIST('x'), [5, 5], torch.Generator().manual_seed(0))"
         ),
         make("torch.random.manual_seed(0)"),
+        make(
+            split="own = torch.Generator().manual_seed(epoch)\n"
+            "train, val = random_split(datasets.MNIST('x'), [5, 5], generator=own)"
+        ),
+        make(
+            split="train, val = random_split(datasets.MNIST('x'), [5, 5], generator=make_generator(dist.get_rank()))"
+        ),
         make("torch.manual_seed(7 + dist.get_world_size())"),
         make("from elsewhere import prepare"),
         make(split="train = random_split(datasets.MNIST('x'), [5, 5])[dist.get_rank()]"),

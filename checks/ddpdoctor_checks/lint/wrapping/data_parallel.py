@@ -10,11 +10,12 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword
 from ddpdoctor.source.sameness.apart import Ways
-from ddpdoctor.source.training.wraps import wraps_of
+from ddpdoctor.source.training.wraps import is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
@@ -59,6 +60,29 @@ def find_wrapped(files: Files) -> Iterator[SourceFact]:
                     yield SourceFact("data-parallel-wrapped", inner.scope.place(inner.call), (noticed,))
 
 
+@lint_rule("data-parallel-in-model", reads="files")
+def find_in_models(files: Files) -> Iterator[SourceFact]:
+    """Yield nn.DataParallel that a model makes of its parts, in a program that wraps (``data-parallel-in-model``).
+
+    The wrap is beside. Not below a test: a model may have one way for a single process.
+    """
+    kinds = kinds_of(files)
+    for wrap in wraps_of(kinds):
+        for member in kinds.programs.members(wrap.scope.module):
+            for scope in member.walk():
+                owner = scope.find_class()
+                if owner is None or owner.functions.get("__init__") is not scope:
+                    continue
+                if find_class_kind(owner, files) != "model":
+                    continue
+                for call in find_calls(scope):
+                    if files.dotted(call.func, scope) in DATA_PARALLEL and is_certain(call, scope, kinds):
+                        noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
+                        yield SourceFact(
+                            "data-parallel-in-model", scope.place(call), (noticed,), certain=False
+                        )
+
+
 def _is_alone(join: ast.Call) -> bool:
     """Whether a group of one rank is made, as tests of a single process do."""
     size = find_keyword(join, "world_size", 3)
@@ -80,7 +104,9 @@ def tell_data_parallel(evidence: Evidence) -> Iterable[Finding]:
     here = list(facts_of(evidence, "data-parallel"))
     places = {fact.place for fact in here}
     there = []
-    for fact in facts_of(evidence, "data-parallel-on-ranks", "data-parallel-wrapped"):
+    for fact in facts_of(
+        evidence, "data-parallel-on-ranks", "data-parallel-wrapped", "data-parallel-in-model"
+    ):
         if fact.place not in places:
             places.add(fact.place)
             there.append(fact)

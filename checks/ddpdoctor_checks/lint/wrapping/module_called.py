@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
-from ddpdoctor.source.resolve.walking import own_nodes
-from ddpdoctor.source.training.train_loops import Forward, TrainingLoop, is_backward, training_loops
+from ddpdoctor.source.resolve.walking import find_calls, own_nodes
+from ddpdoctor.source.training.train_loops import Forward, TrainingLoop, is_backward, is_step, training_loops
 from ddpdoctor.source.training.wraps import REDUCES
 
 OF_METRICS = re.compile(r"loss|acc|metric|meter|count|correct|total|num_|sum|avg|mean", re.IGNORECASE)
@@ -30,9 +30,9 @@ def find_in_loops(kinds: Kinds, told: set[ast.AST]) -> Iterator[SourceFact]:
     """
     for loop in training_loops(kinds):
         for forward in loop.forwards:
-            if forward.call in told or forward.scope is not loop.scope:
+            wrapper = _wrapper_of(forward, kinds) if forward.call not in told else None
+            if forward.scope is not loop.scope and not _steps(wrapper, forward.scope, kinds):
                 continue
-            wrapper = _wrapper_of(forward, kinds)
             if wrapper is None or _is_without_gradients(forward.call, forward.scope):
                 continue
             if any(_counts(each, forward, wrapper, kinds) for each in loop.wrapped):
@@ -46,6 +46,32 @@ def find_in_loops(kinds: Kinds, told: set[ast.AST]) -> Iterator[SourceFact]:
                 yield SourceFact(
                     "bypassed", forward.scope.place(forward.call), (noticed,), {"way": "loop"}, certain=False
                 )
+
+
+def _takes_step(scope: Scope, kinds: Kinds) -> bool:
+    """Whether a function itself makes a backward pass and a step of an optimizer."""
+    calls = list(find_calls(scope))
+    return any(map(is_backward, calls)) and any(is_step(each, scope, kinds) for each in calls)
+
+
+def _steps(wrapper: object, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a function takes a step of an optimizer that was given the parameters of a wrapper."""
+    if wrapper is None or not _takes_step(scope, kinds):
+        return False
+    owners = [
+        call.func.value
+        for call in find_calls(scope)
+        if isinstance(call.func, ast.Attribute) and is_step(call, scope, kinds)
+    ]
+    for made in (
+        value for owner in owners for value in kinds.find(owner, scope) if value.kind == "optimizer"
+    ):
+        for each in ast.walk(made.call):
+            named = each.value if isinstance(each, ast.Attribute) and each.attr == "parameters" else None
+            found = kinds.find(named, made.scope) if named is not None and made.scope is not None else ()
+            if any(value.identity == wrapper for value in found):
+                return True
+    return False
 
 
 def _wrapper_of(forward: Forward, kinds: Kinds) -> object:
@@ -77,8 +103,8 @@ def _counts(other: Forward, forward: Forward, wrapper: object, kinds: Kinds) -> 
         return False
     if _is_without_gradients(other.call, other.scope):
         return False  # an evaluation between the steps
-    if other.scope is not forward.scope:
-        return True
+    if other.scope is not forward.scope:  # one function takes its own steps, as those of two networks do
+        return not (_takes_step(other.scope, kinds) and _takes_step(forward.scope, kinds))
     return not kinds.flow(forward.scope).sets_apart(forward.call, other.call)
 
 
