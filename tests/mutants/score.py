@@ -29,7 +29,7 @@ made more general with what was missed there, four of these operators (the proce
 of 76 (53 %); two false warnings that came with it were mended. The last rules (what a variable holds at a line, tests for a device) gave two new warnings on the correct code of
 these 92, both true (a rank leaves a step where its own loss is NaN), and two false errors in one repository: a parameter named after a rank was taken for an option of the launcher.
 The rule was narrowed, and the correct code of all 92 read again (`--most 0`) after more rules had been added (streams, samplers and norms by the roles of a mesh, copies and optimizers made
-before the wrap, losses divided twice, methods and attributes of classes that inherit, values out of dictionaries): no new finding. The unseen sample was measured again then: the same mutants
+before a model is wrapped, losses divided twice, methods and attributes of classes that inherit, values out of dictionaries): no new finding. The unseen sample was measured again then: the same mutants
 were found, for no operator makes these mistakes.
 
 Three false warnings in the unseen half led to two rules (a program that moves to the CPU what it saves; a directory that was made before): for these two repositories it is not
