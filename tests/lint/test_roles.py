@@ -129,8 +129,8 @@ class Sliced:
 """
 
 
-PARTED = """\
-class Parted:
+SLICE_BY_RANK = """\
+class ByRank:
     def __init__(self):
         self.rank, self.world, self.size = dist.get_rank(), dist.get_world_size(), 4
     def own(self):
@@ -165,8 +165,8 @@ class Parted:
         ),
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_([self.part], max_norm)  # here"),
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_(self.part, max_norm)  # here"),
-        PARTED.format(part="grad[self.rank * self.size :][: self.size]"),
-        PARTED.format(part="grad[self.own()] / self.world"),
+        SLICE_BY_RANK.format(part="grad[self.rank * self.size :][: self.size]"),
+        SLICE_BY_RANK.format(part="grad[self.own()] / self.world"),
     ],
 )
 def test_norm_of_a_shard(text: str) -> None:
@@ -187,8 +187,8 @@ def test_norm_of_a_shard(text: str) -> None:
         CLIPPED.format(model=f"torch.nn.parallel.DistributedDataParallel({LINEAR})", clip=CLIP),
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_([self.other], max_norm)"),
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_([flat], max_norm)"),
-        PARTED.format(part="grad[: self.size]"),
-        PARTED.format(part="grad.clone()"),
+        SLICE_BY_RANK.format(part="grad[: self.size]"),
+        SLICE_BY_RANK.format(part="grad.clone()"),
         SLICED.replace("reduce_scatter_tensor(own, flat)", "all_reduce(own)").format(
             clip="torch.nn.utils.clip_grad_norm_([self.part], max_norm)"
         ),
