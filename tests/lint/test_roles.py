@@ -92,7 +92,8 @@ def test_sampler_that_leaves_a_data_parallel_dimension_out(mesh: str) -> None:
             'group = mesh["dp"].get_group()',
         ),
         sample('"dp", "tp"', shape="4, 1"),
-        sample('"dp", "mine"'),  # what it stands for is not known
+        sample('"tp", "mine"'),  # what it stands for is not known
+        sample('"replicate", "mine"', OF_MESH.format(mesh='mesh["mine"]')),
         sample('"dp", "ep"', OF_MESH.format(mesh='mesh["dp"]')),
         sample('"dp", "tp"', ", num_replicas=dp_size, rank=dp_rank", "dp_size, dp_rank = read_layout()"),
         sample('"dp_replicate", "dp_shard"', OF_MESH.format(mesh='mesh["dp_replicate", "dp_shard"]')),

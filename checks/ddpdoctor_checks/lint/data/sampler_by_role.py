@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.facts.strategies import CONTEXT, DATA, PIPELINE, TENSOR, find_role
+from ddpdoctor.facts.strategies import CONTEXT, DATA, PIPELINE, TENSOR, UNKNOWN, find_role
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.resolve.calls import SAMPLERS
 from ddpdoctor.source.resolve.kinds import Value, kinds_of
 from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.walking import find_keyword
@@ -17,7 +18,6 @@ from ddpdoctor.source.training.train_loops import batches_of, samplers_of, train
 from ddpdoctor_checks.common.wording import join_words
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
-SAMPLER = "DistributedSampler"
 TOGETHER = {
     TENSOR: "compute the same layers together",
     PIPELINE: "compute one batch stage by stage",
@@ -39,11 +39,11 @@ def find_samplers_by_role(files: Files) -> Iterator[SourceFact]:
     told: set[ast.AST] = set()
     for loop in training_loops(kinds):
         meshes = find_meshes(loop.scope.module, kinds)
-        if len({mesh.names for mesh in meshes}) != 1 or not all(map(find_role, meshes[0].names)):
+        if len({mesh.names for mesh in meshes}) != 1 or UNKNOWN in map(find_role, meshes[0].names):
             continue
         for loader in batches_of(loop, kinds):
             for sampler in samplers_of(loader, kinds):
-                if sampler.call not in told and sampler.name.rpartition(".")[2] == SAMPLER:
+                if sampler.call not in told and sampler.name in SAMPLERS:
                     told.add(sampler.call)
                     yield from _judge(sampler, meshes[0], files)
 
