@@ -16,6 +16,7 @@ _SYSTEM = re.compile(
 )
 _INTERPRETER = re.compile(r"^(python[\d.]*$|python/|libpython|libffi|_ctypes\.|_cffi_backend\.)")
 """What everybody's code goes through: it does not tell whose it is."""
+_DRIVER = re.compile(r"^(libcuda|libcudart|libhsa-runtime64|libamdhip64)\.so")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,16 @@ def telling_frame(frames: Sequence[NativeFrame]) -> NativeFrame | None:
     own = [frame for frame in frames if not _SYSTEM.match(frame.library) and not _is_interpreter(frame)]
     named_own = [frame for frame in own if frame.function != UNKNOWN]
     return next(iter([*named_own[:1], *own[:1], *named, *frames]), None)
+
+
+def is_in_driver(frames: Sequence[NativeFrame]) -> bool:
+    """Whether a process stands in the driver of its GPU, by the innermost frame that is no system library's.
+
+    Args:
+        frames: innermost first.
+    """
+    own = next((frame for frame in frames if not _SYSTEM.match(frame.library)), None)
+    return own is not None and _DRIVER.match(own.library) is not None
 
 
 def name_native(frame: NativeFrame) -> str:

@@ -281,6 +281,14 @@ class Times(Event, total=False):
     """Rows of `Column`."""
     looks: list[Any]
     """Rows of `LookRow`."""
+    waits: list[Any]
+    """Rows of `WaitRow`."""
+    waited: list[Any]
+    """Name of a module, kind and microseconds, of those that were waited for most."""
+    pipeline: list[int]
+    """Stages, stages of this rank, micro-batches, and the first stage of this rank."""
+    waited_at: Frames
+    """Where the program lets a pipeline make a step."""
 
 
 class Evaluation(Event, total=False):

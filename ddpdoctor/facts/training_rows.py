@@ -46,6 +46,19 @@ class LookRow(NamedTuple):
     after: int
 
 
+class WaitRow(NamedTuple):
+    """How long one step waited for communication of shards and of stages, as a row of ``times``; in microseconds."""
+
+    step: int
+    took: int
+    """The whole step."""
+    gather: int
+    reduce: int
+    stage: int
+    bytes: int
+    """Of parameters that were gathered in it."""
+
+
 PHASES = 7
 """Number of phases into which the time of a step is divided; `core.stopwatch` of the hook names them."""
 

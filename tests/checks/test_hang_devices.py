@@ -7,11 +7,12 @@ from typing import Any
 
 from ddpdoctor.evidence import Evidence, Frame, Launch
 from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.native import NativeFrame
 from ddpdoctor.evidence.standstill import Call, Stand, Standstill
 from ddpdoctor.judge import Finding
 from ddpdoctor_checks.job.hangs.progress import judge_look
 
-from .standing import TORCH, at, collective
+from .standing import TORCH, at, collective, forward
 
 FETCH = at(20, source="losses.append(loss.item())")
 SYNC = Frame(f"{TORCH}cuda/__init__.py", 1083, "synchronize")
@@ -41,6 +42,8 @@ def stand(
 
 def judge(*stands: Stand, stage: str = "look") -> Finding | None:
     look = Standstill(Moment(1, 1), 40.0, 12.0, stands, len(stands), 0.7, stage)
+    if stage == "confirmed":
+        look = replace(look, hang_timeout_s=10.0)
     return judge_look(Evidence(launch=Launch(command="run"), standstills=(look,)))
 
 
@@ -98,3 +101,95 @@ def test_a_call_that_the_recorder_says_is_over_holds_nobody() -> None:
     over = [replace(call, over=True) for call in calls]
     sleeper = replace(stand(1, calls[:1], (at(40, source="time.sleep(600)"),)), cpu_share=0.0, state="S")
     assert judge(stand(0, over, (FETCH,)), sleeper, stage="suspected") is None
+
+
+IN_DRIVER = (NativeFrame("?", "libcuda.so.580.1"), NativeFrame("cuStreamSynchronize", "libcuda.so.580.1"))
+LAYER = at(64, "forward", source="x = block(x)")
+BLOCKS = Frame("train.py", 63, "for", "for block in self.blocks:")
+BATCHES = Frame("train.py", 94, "for", "for inputs, labels in loader:")
+
+
+def test_native_frames_in_the_driver_show_that_a_rank_waits_for_its_device() -> None:
+    """One rank has ended its epoch; the other's device waits for the all-gather of a layer that only it has issued."""
+    gathers = [queued("all_gather_into_tensor", number, 64) for number in range(1, 5)]
+    ahead = stand(0, gathers, (LAYER,))
+    ahead = replace(ahead, conditions=(BLOCKS, BATCHES), native=IN_DRIVER)
+    end = replace(collective("all_reduce", 1, 102, 2, group="1"), device="cpu")
+    left = replace(
+        stand(1, gathers[:3], (at(102, "end_epoch"),)),
+        call=end, recent=(*gathers[:3], end), counts={"0": 3, "1": 1}, state="S", cpu_share=0.0,
+    )  # fmt: skip
+    found = judge(ahead, left, stage="confirmed")
+    assert found is not None
+    assert (found.code, list(found.ranks)) == ("COL002", [1])
+    assert "rank 0 waits for its device, which has all_gather_into_tensor #4" in found.message.lower()
+    assert "rank 1 has left the loop (train.py:94)" in found.message
+    assert found.details["proof"] is False
+    busy = replace(ahead, native=(NativeFrame("parse_all", "libfoo.so"),))
+    other = judge(busy, left, stage="confirmed")
+    assert other is not None
+    assert (other.code, list(other.ranks)) == ("COL009", [0])  # it computes
+
+
+def trained(number: int) -> list[Call]:
+    return [forward(each, 111, 2, reduces=True) for each in range(1, number + 1)]
+
+
+def test_gradients_that_one_rank_alone_has_queued_make_its_device_wait() -> None:
+    """DistributedDataParallel issues its all-reduces from C++: a forward stands for them."""
+    reader = (
+        Frame("/usr/lib/python3.11/queue.py", 171, "get"),
+        at(56, "__iter__", source="yield self.queue.get()"),
+    )
+    reader_stand = replace(stand(1, trained(21), reader), cpu_share=0.0, state="S")
+    found = judge(stand(0, trained(22), (FETCH,)), reader_stand, stage="confirmed")
+    assert found is not None
+    assert (found.code, list(found.ranks)) == ("COL009", [1])
+    assert "the all-reduce of gradients after forward pass #22" in found.message
+    assert found.where[0].line == 56
+    # Who has begun the same forward will issue them.
+    slow = replace(stand(1, trained(22), (at(57, source="time.sleep(9)"),)), cpu_share=0.0, state="S")
+    assert judge(stand(0, trained(22), (FETCH,)), slow, stage="suspected") is None
+
+
+def test_a_rank_that_went_on_to_the_next_backward_and_one_in_a_collective_that_it_skipped() -> None:
+    metric = queued("all_reduce", 8, 32, group="1")
+    behind = stand(0, [*trained(40), metric], (at(33, "global_avg", source="packed.tolist()"),))
+    ahead = replace(stand(1, trained(41), (at(115, source="n = int(fg.sum())"),)), native=IN_DRIVER)
+    ahead = replace(ahead, counts={**ahead.counts, "1": 7})
+    found = judge(behind, ahead, stage="confirmed")
+    assert found is not None
+    assert found.code == "COL002"
+    assert "all_reduce #8" in found.message
+    assert "forward pass #41" in found.message
+
+
+def test_a_device_that_waits_for_what_is_not_recorded_holds_the_others() -> None:
+    """One rank consolidates DTensors, whose collectives are C++; the others are in a barrier behind that."""
+    guard = Frame("train.py", 53, "if", "if dist.get_rank() == 0:")
+    steps = [queued("all_gather_into_tensor", number, 64) for number in range(1, 4)]
+    alone = stand(0, steps, (at(65, "consolidate", source="full[name] = value.cpu()"),))
+    alone = replace(alone, conditions=(guard,))
+    wait = replace(collective("barrier", 1, 56, 2, group="1"), device="cpu")
+    waits = replace(
+        stand(1, steps, (at(56, "maybe_save"),)),
+        call=wait, recent=(*steps, wait), counts={"0": 3, "1": 1}, state="S", cpu_share=0.0,
+    )  # fmt: skip
+    found = judge(alone, waits, stage="confirmed")
+    assert found is not None
+    assert (found.code, list(found.ranks), list(found.victims)) == ("COL009", [0], [1])
+    assert "in consolidate (train.py:65), where it waits for its device" in found.message
+    assert [(each.role, each.line) for each in found.where if each.role == "condition"] == [("condition", 53)]
+    assert "is not recorded" in str(found.fix)
+
+
+def test_groups_of_the_same_ranks_are_told_apart() -> None:
+    sync = (at(58, "synchronize", source="torch.cuda.synchronize()"),)
+    found = judge(
+        stand(0, [queued("all_reduce", 1, 56, group="1")], sync),
+        stand(1, [queued("all_reduce", 1, 56, group="2")], sync),
+        stage="confirmed",
+    )
+    assert found is not None
+    assert found.code == "COL002"
+    assert found.message.endswith("These are groups 1 and 2, which have the same ranks.")

@@ -136,6 +136,7 @@ PRF003 rank-straggling warning
 PRF004 loader-bound warning
 PRF005 gradient-sync-redundant warning
 PRF006 communication-bound warning
+PRF007 pipeline-bubble warning
 DAT006 augmentation-repeated warning
 DDP018 backward-skipped error
 NUM005 metric-unreduced warning

@@ -12,9 +12,21 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.layout import make_layout
 from ddpdoctor.evidence.members import JobNode
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, Training
-from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing
+from ddpdoctor.evidence.training.timing import (
+    PHASES,
+    Pipeline,
+    RankTimes,
+    ShardTimes,
+    StageTimes,
+    Timing,
+)
 from ddpdoctor.judge import Finding, NotApplicable
-from ddpdoctor_checks.training import find_communication_bound, find_loader_bound, find_straggling
+from ddpdoctor_checks.training import (
+    find_bubble,
+    find_communication_bound,
+    find_loader_bound,
+    find_straggling,
+)
 
 LOADER = Frame("train.py", 12, "main", "for x, y in loader:")
 STEP = Frame("train.py", 20, "main", "optimizer.step()")
@@ -312,3 +324,70 @@ def test_what_was_not_measured_is_not_judged() -> None:
         find(find_communication_bound, node(rank(0), rank(1)))
     with pytest.raises(NotApplicable):
         find(find_communication_bound, node(rank(0), rank(1), **{**BOUND, "iterations": 4}))
+
+
+SHARDS = ShardTimes(12, 0.1, 0.04, 0.02, 64 << 20, (("layers.3", 0.02), ("", 0.01)))
+
+
+def test_a_step_that_waits_for_shards_is_told_with_the_modules() -> None:
+    (found,) = find(find_communication_bound, node(rank(0), rank(1), shards=SHARDS))
+    assert found.message.startswith(
+        "60% of each step is exposed communication of fully_shard: 60 ms of 100 ms"
+    )
+    assert "layers.3 20 ms, the model itself 10 ms" in str(found.evidence)
+    assert list(found.ranks) == [0, 1]
+    # The node that waits least waits for no other.
+    quick = node(rank(2), rank(3), number=1, shards=replace(SHARDS, gather_s=0.01))
+    assert not find(find_communication_bound, node(rank(0), rank(1), shards=SHARDS), quick)
+
+
+@pytest.mark.parametrize(
+    "other", [{"gather_s": 0.02}, {"gathered_bytes": 1000}, {"step_s": 0.004, "gather_s": 0.003}]
+)
+def test_shards_that_steps_hardly_wait_for_are_left_alone(other: dict[str, Any]) -> None:
+    assert not find(find_communication_bound, node(rank(0), rank(1), shards=replace(SHARDS, **other)))
+
+
+def test_shards_that_were_measured_in_few_steps_are_not_judged() -> None:
+    with pytest.raises(NotApplicable):
+        find(find_communication_bound, node(rank(0), rank(1), shards=replace(SHARDS, steps=4)))
+
+
+def stages(*waits: float, micro_batches: int = 4, steps: int = 12, held: int = 1) -> Training:
+    """A pipeline whose stages wait for so many milliseconds of 100."""
+    ranks = tuple(StageTimes(place, place, 0.1, each / 1000) for place, each in enumerate(waits))
+    pipeline = Pipeline(len(ranks) * held, held, micro_batches, steps, ranks, (STEP,))
+    return node(*(rank(place) for place in range(len(ranks))), pipeline=pipeline)
+
+
+def test_too_few_micro_batches_keep_no_stage_busy() -> None:
+    (found,) = find(find_bubble, stages(55, 50, 52, 54, micro_batches=2))
+    assert "waits for other stages for 50% of each step or more" in found.message
+    assert "2 micro-batches keep 4 ranks busy for 40% of it at most" in found.message
+    assert "n_microbatches=16" in str(found.fix)
+    assert found.where[0].line == STEP.line
+
+
+def test_waiting_that_micro_batches_do_not_explain_is_left_alone() -> None:
+    assert not find(find_bubble, stages(55, 50, 52, 54, micro_batches=16))
+    assert not find(find_bubble, stages(55, 50, 52, 54, micro_batches=0))
+    assert not find(find_bubble, stages(55, 50, 52, 54, micro_batches=2, held=4))  # interleaved
+    assert not find(find_bubble, stages(30, 30, 30, 30, micro_batches=2))
+
+
+def test_the_stage_that_is_busy_longest_is_named() -> None:
+    (found,) = find(find_bubble, stages(70, 75, 10, 72, micro_batches=16))
+    assert found.message.startswith("Stage 2 (rank 2) computes 3.2 times as long as the other stages")
+    assert list(found.ranks) == [2]
+    assert list(found.victims) == [0, 1, 3]
+    assert not find(find_bubble, stages(30, 32, 5, 31, micro_batches=16))  # 1.4 times as long
+    assert not find(find_bubble, stages(45, 50, 10, 45, micro_batches=4))  # the schedule explains that much
+    assert not find(find_bubble, stages(88, 72, micro_batches=16))  # nobody is busy
+    (few,) = find(find_bubble, stages(88, 72, micro_batches=1))
+    assert "1 micro-batch keeps 2 ranks busy for 50% of it at most" in few.message
+
+
+def test_pipelines_that_were_measured_in_few_steps_are_not_judged() -> None:
+    for seen in (stages(70, 70, micro_batches=1, steps=4), node(rank(0), rank(1))):
+        with pytest.raises(NotApplicable):
+            find(find_bubble, seen)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.evidence.job import Moment
+from ddpdoctor.evidence.sockets import RasAnswer
 from ddpdoctor.evidence.standstill import Stand, Standstill
 from ddpdoctor.watch.live import ras
 from ddpdoctor.watch.live.monitor import Monitor
@@ -112,6 +113,25 @@ def test_answer_is_kept_and_its_errors_and_warnings_are_read(
     kept = tmp_path / "ras" / "0001.txt"
     assert kept.read_text().splitlines() == PAGE.splitlines()
     assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_page_about_another_job_of_the_host_is_left(tmp_path: Path, at: Callable[[str], None]) -> None:
+    """Jobs of one host share the usual port: whose ranks came first answers."""
+    count = "Rank 0 has launched up to operation 22 -- GPU 0 managed by process {} on node {}\n"
+
+    def ask(*lines: str) -> RasAnswer:
+        page = PAGE.replace("Process 3487984 on node 172.16.64.213 managing GPU 5\n", "".join(lines))
+        with server(lambda peer: speak(peer, page.encode())) as address:
+            at(address)
+            answer = ras.ask_ras(look(), tmp_path)
+        assert answer is not None
+        return answer
+
+    other = ask(count.format(1 << 30, "127.0.0.1"))
+    assert not other.lines
+    assert "another job answers there" in str(other.note)
+    assert ask(count.format(1 << 30, "127.0.0.1"), count.format(os.getpid(), "127.0.0.1")).lines
+    assert ask(count.format(1 << 30, "172.16.64.213")).lines  # of our job, on another host
 
 
 def test_monitor_asks_at_a_proof_and_keeps_the_answer_with_the_look(

@@ -139,3 +139,42 @@ def test_what_is_damaged_is_refused(damaged: dict[str, Any]) -> None:
 def test_nothing_is_made_of_nothing() -> None:
     assert fold(event(columns=[])) == Timing()
     assert fold_timing({}, 2, lambda rank, place: (), SHORTENER) == Timing()
+
+
+def waiting(*steps: tuple[int, int, int, int], **more: Any) -> dict[str, Any]:
+    """A rank that was looked at in steps: number, and microseconds of all-gathers, reductions and other stages."""
+    rows = [[number, 100_000, gather, reduce, stage, 1 << 20] for number, gather, reduce, stage in steps]
+    return event(waits=rows, **more)
+
+
+def test_what_steps_wait_for_shards_is_of_the_rank_that_waits_least_in_each() -> None:
+    timing = fold(
+        waiting((1, 40_000, 10_000, 0), (2, 90_000, 5000, 0), (3, 1, 1, 0), waited=[["layers.0", 0, 6000], ["layers.0", 1, 3000]]),
+        waiting((1, 60_000, 10_000, 0), (2, 30_000, 20_000, 0), (4, 1, 1, 0)),
+    )  # fmt: skip
+    assert timing.shards is not None
+    assert timing.shards.steps == 2
+    assert timing.shards.gather_s == pytest.approx(0.035)
+    assert timing.shards.reduce_s == pytest.approx(0.015)
+    assert timing.shards.gathered_bytes == 1 << 20
+    assert timing.shards.modules == (("layers.0", 0.003),)
+    assert timing.pipeline is None
+
+
+def test_ranks_that_no_step_has_in_common_are_not_compared() -> None:
+    assert fold(waiting((1, 5000, 5000, 0)), waiting((2, 5000, 5000, 0))).shards is None
+    assert fold(event(), event()).shards is None
+
+
+def test_waiting_for_stages_is_told_by_rank() -> None:
+    timing = fold(
+        waiting((1, 0, 0, 70_000), (2, 0, 0, 80_000), pipeline=[2, 1, 4, 0], waited_at=[["/app/train.py", 7, "main"]]),
+        waiting((1, 0, 0, 5000), (5, 0, 0, 5000), (9, 0, 0, 9000), pipeline=[2, 1, 4, 1]),
+    )  # fmt: skip
+    found = timing.pipeline
+    assert found is not None
+    assert (found.stages, found.held, found.micro_batches, found.steps) == (2, 1, 4, 2)
+    assert [(each.stage, each.waiting_s) for each in found.ranks] == [(0, 0.075), (1, 0.005)]
+    assert found.ranks[0].busy_s == pytest.approx(0.025)
+    assert found.frames[0].line == 7
+    assert timing.shards is None

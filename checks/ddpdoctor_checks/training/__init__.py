@@ -29,6 +29,7 @@ from ddpdoctor_checks.training.files.races import (
 from ddpdoctor_checks.training.numerics import find_nonfinite, find_scalers
 
 # isort: split
+from ddpdoctor_checks.training.communication import find_communication_bound
 from ddpdoctor_checks.training.data.model_peers import find_model_peers_apart
 from ddpdoctor_checks.training.data.shares import (
     find_evaluation_padded,
@@ -36,16 +37,18 @@ from ddpdoctor_checks.training.data.shares import (
     find_split_differs,
     find_uneven_loaders,
 )
+from ddpdoctor_checks.training.pipeline import find_bubble
 from ddpdoctor_checks.training.reductions import find_divided_twice
 from ddpdoctor_checks.training.reference.against import find_reference_differs
 from ddpdoctor_checks.training.searches import find_search
 from ddpdoctor_checks.training.shard_norms import find_scaled_apart
 from ddpdoctor_checks.training.sharded import find_loss_uneven, find_roles_wrong, find_sync_left_off
-from ddpdoctor_checks.training.speed import find_communication_bound, find_loader_bound, find_straggling
+from ddpdoctor_checks.training.speed import find_loader_bound, find_straggling
 from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_unenclosed
 
 __all__ = [
     "find_batch_norm",
+    "find_bubble",
     "find_buffers",
     "find_checkpoint_raced",
     "find_checkpoint_read_early",

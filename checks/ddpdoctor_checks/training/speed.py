@@ -1,4 +1,4 @@
-"""PRF003, PRF004 and PRF006: where the time of steps goes, in jobs that train rightly and slowly."""
+"""PRF003 and PRF004: where the time of steps goes, in jobs that train rightly and slowly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
-from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, format_bytes, name_set
+from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
 from ddpdoctor_checks.training.lateness import (
     AFTER,
     BUCKET,
@@ -24,16 +24,12 @@ from ddpdoctor_checks.training.lateness import (
     list_times,
 )
 from ddpdoctor_checks.training.replicas.parted import NEEDS
-from ddpdoctor_checks.training.wrappers import find_layout, list_wrappers
+from ddpdoctor_checks.training.step_times import break_down, find_step_line, name_time
+from ddpdoctor_checks.training.wrappers import find_layout
 
 LOADER_SHARE, LOADER_SHARE_GPU, LOADER_S = 0.4, 0.8, 0.005
 """Least share of a step that waits for data (on the CPU, on a GPU), and least length of that wait in seconds. A GPU
 computes while its program waits for a batch, until there is nothing left that was queued before."""
-BOUND_SHARE, BOUND_S, BOUND_BYTES = 0.5, 0.005, 1 << 20
-"""Least share of a step that is communication and nothing else, least length of the step in seconds, and least bytes of
-the gradients of a reduction."""
-FEWEST_LOOKS = 5
-"""Iterations that DistributedDataParallel has measured."""
 
 
 @check("PRF003", family="training", needs=NEEDS, id="training.straggling", required=False, commands=JOB)
@@ -91,7 +87,7 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
     others = choose_form(len(victims), "the other", "the others")
     message = (
         f"{capitalise(name_set(late.ranks))} {'is a straggler' if one else 'are stragglers'}: "
-        f"{_name_time(late.lag_s)} (median) after {others} in steps of {_name_time(late.step_s)}"
+        f"{name_time(late.lag_s)} (median) after {others} in steps of {name_time(late.step_s)}"
     )
     if late.share is not None:
         message += f", and late in {late.share:.0%} of the steps"
@@ -110,7 +106,7 @@ def _tell_late(evidence: Evidence, late: Late) -> Finding:
         )
     role = "culprit"
     if line is None:
-        line, role = _find_step_line(evidence), "noticed"
+        line, role = find_step_line(evidence), "noticed"
     items = [EvidenceItem("times", _describe(list_times(evidence), late))]
     if rows is not None:
         items.append(
@@ -191,7 +187,7 @@ def _describe(ranks: Sequence[RankTimes], late: Late) -> str:
     words = []
     for name, phase in (("data", DATA), ("forward", FORWARD), ("backward", BACKWARD), ("Python", OTHER)):
         here, there = (median([each.spend(phase) for each in some] or [0.0]) for some in (own, rest))
-        words.append(f"{name} {_name_time(here)} versus {_name_time(there)}")
+        words.append(f"{name} {name_time(here)} versus {name_time(there)}")
     return "in a median step, here and on the other ranks: " + ", ".join(words)
 
 
@@ -212,10 +208,10 @@ def find_loader_bound(evidence: Evidence) -> Iterable[Finding]:
     data_s, step_s = median(rank.spend(DATA) for rank in waiting), find_step(waiting)
     yield Finding(
         message=f"{capitalise(name_set(who))} {choose_form(len(who), 'waits', 'wait')} for data{tell_line(line)} in "
-        f"{data_s / step_s:.0%} of each step: {_name_time(data_s)} of {_name_time(step_s)}.",
+        f"{data_s / step_s:.0%} of each step: {name_time(data_s)} of {name_time(step_s)}.",
         ranks=who,
         where=in_line(line, who, "culprit"),
-        evidence=(EvidenceItem("times", _break_down(waiting), who),),
+        evidence=(EvidenceItem("times", break_down(waiting), who),),
         fix=(
             Fix(
                 "prefetch in worker processes that persist across epochs",
@@ -224,86 +220,6 @@ def find_loader_bound(evidence: Evidence) -> Iterable[Finding]:
             ),
         ),
         details={"share": round(data_s / step_s, 3), "data_s": data_s, "step_s": round(step_s, 6)},
-        role="advice",
-    )
-
-
-@check("PRF006", family="training", needs=NEEDS, id="training.communication", required=False, commands=JOB)
-def find_communication_bound(evidence: Evidence) -> Iterable[Finding]:
-    """Most of a step passes between a rank's last gradient and the end of its reduction, also where nobody is late."""
-    nodes = [node for node in evidence.training if node.timing.exposed_s is not None]
-    if not nodes or max(node.timing.iterations for node in nodes) < FEWEST_LOOKS:
-        raise NotApplicable("DistributedDataParallel has measured too few iterations")
-    ranks = [rank for node in nodes for rank in node.timing.ranks]
-    step_s = find_step(ranks)
-    least = min(nodes, key=lambda node: node.timing.exposed_s or 0.0).timing
-    computing_s = min((rank.computing_s for rank in ranks if rank.computing_s is not None), default=0.0)
-    reductions = median(node.timing.reductions for node in nodes)
-    # Iterations that were measured may be slower than usual ones.
-    exposed_s = (least.exposed_s or 0.0) * reductions
-    exposed_s = min(exposed_s, min(rank.spend(BACKWARD) for rank in ranks))
-    size = least.gradient_bytes
-    if step_s < BOUND_S or size < BOUND_BYTES or exposed_s < BOUND_SHARE * step_s:
-        return
-    yield _tell_bound(evidence, step_s, exposed_s, computing_s, least.reduction_s or 0.0, size)
-
-
-def _tell_bound(
-    evidence: Evidence, step_s: float, exposed_s: float, computing_s: float, reduction_s: float, size: int
-) -> Finding:
-    who = RankSet(rank.rank for rank in list_times(evidence))
-    count = max((len(each.group) for each in list_wrappers(evidence)), default=0) or len(who)
-    speed = 2 * (count - 1) / count * size / reduction_s / 1e9 if reduction_s and count > 1 else 0.0
-    hidden = reduction_s <= computing_s
-    allowed = (
-        "as long as the backward pass, which could overlap with it"
-        if hidden
-        else (
-            f"at this bandwidth the backward pass of {_name_time(computing_s)} can overlap with no more "
-            "than that much of it"
-        )
-    )
-    return Finding(
-        message=(
-            f"{exposed_s / step_s:.0%} of each step is exposed communication: {_name_time(exposed_s)} of "
-            f"{_name_time(step_s)}, even on the last rank to arrive. A reduction carries "
-            f"{format_bytes(size)}."
-        ),
-        ranks=who,
-        where=in_line(_find_step_line(evidence), who, "noticed"),
-        evidence=(
-            EvidenceItem(
-                "reduction",
-                f"{_name_time(reduction_s)} for {format_bytes(size)} on {count_of(count, 'rank')}: {speed:.2g} GB/s "
-                f"of bus bandwidth; {allowed}",
-            ),
-            EvidenceItem("times", _break_down(list_times(evidence)), who),
-        ),
-        fix=(
-            Fix("try smaller buckets", code="DistributedDataParallel(model, bucket_cap_mb=5)")
-            if hidden
-            else Fix(
-                (
-                    "reduce once for several micro-batches, with forward and backward pass of all but the "
-                    "last under no_sync()"
-                ),
-                code="with model.no_sync():\n    (criterion(model(x), y) / accumulate).backward()",
-            ),
-            Fix(
-                "send half as many bytes",
-                code="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-                "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
-            ),
-            Fix("measure the network", "ddpdoctor check"),
-        ),
-        details={
-            "share": round(exposed_s / step_s, 3),
-            "exposed_s": exposed_s,
-            "step_s": round(step_s, 6),
-            "reduction_s": reduction_s,
-            "gradient_bytes": size,
-            "bus_bandwidth": speed,
-        },
         role="advice",
     )
 
@@ -318,24 +234,3 @@ def _device(evidence: Evidence) -> str:
 
 def _find_loader(evidence: Evidence) -> Frame | None:
     return next((user_line(node.timing.loader) for node in evidence.training if node.timing.loader), None)
-
-
-def _find_step_line(evidence: Evidence) -> Frame | None:
-    setup = next((setup for node in evidence.training for setup in node.optimizers), None)
-    return user_line(setup.frames) if setup is not None else None
-
-
-def _break_down(ranks: Sequence[RankTimes]) -> str:
-    words = [
-        f"{name} {_name_time(median(rank.spend(phase) for rank in ranks))}"
-        for name, phase in (
-            ("data", DATA), ("forward", FORWARD), ("backward", BACKWARD), ("optimizer", OPTIMIZER), ("Python", OTHER),
-        )
-    ]  # fmt: skip
-    return "a median step: " + ", ".join(words)
-
-
-def _name_time(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    return f"{seconds * 1000:.0f} ms" if seconds >= 0.0095 else f"{seconds * 1000:.1f} ms"

@@ -59,6 +59,58 @@ class RankTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardTimes:
+    """How long a step waits for the parameters and gradients that fully_shard shards, on the rank that waits least.
+
+    Medians over the steps that were looked at on all ranks of a node; the last rank to arrive waits for no other.
+    """
+
+    steps: int
+    step_s: float
+    gather_s: float
+    """Waiting for all-gathers of parameters, with copying them out."""
+    reduce_s: float
+    """Waiting for reduce-scatters of gradients, with copying them in."""
+    gathered_bytes: int
+    """Of parameters that are gathered in a step; those of a module count each time."""
+    modules: tuple[tuple[str, float], ...] = ()
+    """Modules that are waited for most, and seconds of a step, all-gathers and reduce-scatters together; the model
+    itself has no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """How long a rank waits for other stages of its pipeline; medians over the steps that were looked at."""
+
+    rank: int
+    stage: int
+    """The first of its stages, from 0."""
+    step_s: float
+    waiting_s: float
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of a step that it does not wait."""
+        return max(0.0, self.step_s - self.waiting_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How a node's ranks wait for each other in a pipeline of torch.distributed.pipelining."""
+
+    stages: int
+    held: int
+    """Stages of each rank; 1 in a schedule that is not interleaved."""
+    micro_batches: int
+    """Of a step; 0 where it is not known."""
+    steps: int
+    """That were looked at, on the rank with the fewest."""
+    ranks: tuple[StageTimes, ...]
+    frames: tuple[Frame, ...] = ()
+    """Where the program lets it make a step, innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """What was seen on one node."""
 
@@ -86,6 +138,9 @@ class Timing:
     """Type of the one that the model is on."""
     loader: tuple[Frame, ...] = ()
     """Where the loader that was waited for most is iterated, innermost first."""
+    shards: ShardTimes | None = None
+    """None where nothing is sharded by fully_shard, or no step was looked at."""
+    pipeline: Pipeline | None = None
 
 
 def compare(values: Sequence[N]) -> list[N]:

@@ -11,8 +11,11 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import psutil
 
 from ddpdoctor.evidence.sockets import RasAnswer
 from ddpdoctor.evidence.standstill import Stand, Standstill
@@ -35,6 +38,7 @@ ENVIRON_BYTES = 1 << 20
 MAPS_BYTES = 8 << 20
 LIBRARIES = (b"libnccl.so", b"librccl.so")
 SECTIONS = ("Errors", "Warnings")
+_NAMED = re.compile(r"\bprocess (\d{1,10}) on node ([\w.:]{1,64})", re.I)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -63,6 +67,10 @@ def ask_ras(look: Standstill, run: Path | None) -> RasAnswer | None:
         return RasAnswer(shown, look.node, here, note="nothing is listening there")
     except (OSError, ValueError) as problem:
         return RasAnswer(shown, look.node, here, note=f"it did not respond: {problem}"[:LINE])
+    if _is_others(text, own):
+        return RasAnswer(
+            shown, look.node, here, note="another job answers there: none of its processes is of this one"
+        )
     kept = _keep(text, run) if run is not None else None
     return RasAnswer(shown, look.node, here, summarise(text), kept)
 
@@ -78,6 +86,28 @@ def _uses_nccl(stand: Stand) -> bool:
     if stand.backend is None and not stand.watched:
         return _loads_nccl(stand.pid)
     return stand.backend is not None and "nccl" in stand.backend.lower()
+
+
+def _is_others(page: str, stands: Sequence[Stand]) -> bool:
+    """Whether a page is about another job of this host, which came first to the port.
+
+    It is where all processes that it names are of this host, and none is one of ours.
+    """
+    named = {(int(pid), node) for pid, node in _NAMED.findall(page)}
+    own = {each.address for rows in psutil.net_if_addrs().values() for each in rows}
+    if not named or any(node not in own and not node.startswith("127.") for _, node in named):
+        return False
+    return not any({pid for pid, _ in named} & _list_numbers(stand.pid) for stand in stands)
+
+
+def _list_numbers(pid: int) -> set[int]:
+    """Return the numbers of a process in all namespaces that it is in: in a container it knows itself by another."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            row = next((line for line in file if line.startswith("NSpid:")), "")
+    except OSError:
+        row = ""
+    return {pid, *map(int, row.split()[1:])}
 
 
 def _loads_nccl(pid: int) -> bool:

@@ -12,6 +12,7 @@ from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing, compar
 from ddpdoctor.facts.training_events import Times
 from ddpdoctor.facts.training_rows import Column, LookRow, choose_sampled
 from ddpdoctor.watch.readers.records import Shortener
+from ddpdoctor.watch.readers.waiting import find_pipeline, find_shards
 
 KINDS = frozenset({"times"})
 """Events that tell of it; the last one of a rank holds all."""
@@ -168,6 +169,8 @@ def fold_timing(events: Mapping[int, Times], world: int, locate: Locate, shorten
         gradient_bytes=_whole(first.event["bytes"]),
         device=str(first.event.get("device") or "")[:20],
         loader=_find_loader(ranks, locate),
+        shards=find_shards(rank.event for rank in ranks),
+        pipeline=find_pipeline({rank.number: rank.event for rank in ranks}, shorten),
     )
 
 

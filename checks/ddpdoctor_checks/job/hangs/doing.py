@@ -17,8 +17,8 @@ class Doing:
     """What a rank does that does not move."""
 
     kind: str
-    """stopped, uninterruptible, loader, subprocess, process, lock, network, compile, checkpoint, store, rpc, compute,
-    sleep, read or native."""
+    """stopped, uninterruptible, loader, subprocess, process, lock, network, compile, checkpoint, store, rpc, device,
+    compute, sleep, read or native."""
     text: str
     """What it does, as it follows "it" in a sentence."""
     fix: Fix
@@ -145,6 +145,16 @@ def describe_doing(place: Place) -> Doing:
                 if pattern.search(text):
                     return Doing(kind, what, Fix(fix))
     native = telling_frame(stand.native)
+    if place.kind == "device":
+        return Doing(
+            "device",
+            "waits for its device",
+            Fix(
+                "find out what it has queued there: a collective of torch's C++ (of a DTensor, say) that the other "
+                "ranks do not issue is not recorded",
+                command=f"py-spy dump --native --pid {stand.pid}",
+            ),
+        )
     if place.moved:
         inside = f", in {name_native(native)}," if native is not None else ""
         return Doing(

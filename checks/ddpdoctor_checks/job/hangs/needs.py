@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.evidence import RankSet
-from ddpdoctor.evidence.standstill import MAKERS, Call, name_points
+from ddpdoctor.evidence.standstill import MAKERS, Call, Stand, name_points
 from ddpdoctor_checks.job.hangs.standing import Place, essence
 
 BACKWARD, FORWARD = "backward", "DistributedDataParallel.forward"
@@ -47,7 +47,7 @@ def call_at(place: Place, series: str, ordinal: int) -> Call | None:
 def list_pending(place: Place) -> list[Call]:
     """Return the calls that a rank has asked for and that may not be over: it may wait for any of them."""
     if place.kind == "device":
-        return [call for call in place.stand.recent if is_queued(call)][-PENDING:]
+        return list_queued(place.stand)
     asked = [call for call in place.stand.recent if call.asynchronous or call.returned is None]
     return [call for call in asked[-PENDING:] if call.op != "monitored_barrier"]
 
@@ -55,6 +55,20 @@ def list_pending(place: Place) -> list[Call]:
 def is_queued(call: Call) -> bool:
     """Whether a call comes back once it is queued on a device: that it has returned does not say that it is over."""
     return call.collective and call.device not in (None, "cpu", "meta")
+
+
+def list_queued(stand: Stand) -> list[Call]:
+    """Return the collectives that a rank has queued on its device, as far as they are known.
+
+    Those of DistributedDataParallel's reducer come from C++: of each wrapper the last forward that reduces stands for
+    them, whose backward has queued them where the rank has come that far.
+    """
+    recent = stand.recent[-PENDING:]
+    queued = [call for call in recent if is_queued(call)]
+    if "nccl" in (stand.backend or "").lower():
+        last = {call.index: call for call in recent if call.op == FORWARD and call.reduces}
+        queued += [replace(call, op=BACKWARD, device="cuda") for call in last.values()]
+    return queued
 
 
 @dataclass(slots=True)
@@ -81,6 +95,7 @@ class Ranks:
 
     def _lowest(self, call: Call) -> int:
         """Return how far the last of the ranks has come in the series of a call."""
+        call = replace(call, op=FORWARD) if call.op == BACKWARD else call
         key = (call.series, call.members)
         lowest = self._passed.get(key)
         if lowest is None:
@@ -150,7 +165,11 @@ def tells_all(place: Place) -> bool:
 def _find_part(call: Call, series: str, other: Place) -> str:
     """Return what another rank has done of a call: done, missing, differs or unknown."""
     ordinal = call.ordinal
-    if call.op == BACKWARD:
+    if (
+        call.op == BACKWARD and call.device is not None
+    ):  # queued: who has begun that forward will queue it as well
+        series = replace(call, op=FORWARD).series
+    elif call.op == BACKWARD:
         theirs = other.call
         if theirs is not None and theirs.op == BACKWARD and theirs.series == series:
             return "done" if theirs.ordinal >= ordinal else "missing"

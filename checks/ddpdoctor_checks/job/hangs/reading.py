@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.native import is_in_driver
 from ddpdoctor.evidence.standstill import BUSY_SHARE, MAKERS, Call, Stand, Standstill, last_looks
 from ddpdoctor.facts.ownership import TORCH
 from ddpdoctor.judge import NotApplicable
@@ -20,6 +21,7 @@ from ddpdoctor_checks.job.hangs.needs import (
     Ranks,
     is_queued,
     list_pending,
+    list_queued,
 )
 from ddpdoctor_checks.job.hangs.standing import Place
 
@@ -267,12 +269,15 @@ _FETCHES = (
 def _waits_for_device(stand: Stand) -> bool:
     """Whether a rank stands, in both samples, where it waits for a device on which it has queued collectives.
 
-    It may use a whole core meanwhile: CUDA spins.
+    It may use a whole core meanwhile: CUDA spins. Where its native frames were read, they decide: whatever asks the
+    driver may have to wait until the device has done what was queued, also a kernel that is loaded for the first time.
     """
     if not stand.frames or _lines(stand.frames) != _lines(stand.frames_before):
         return False
-    if not any(is_queued(call) for call in stand.recent[-PENDING:]):
+    if not list_queued(stand):
         return False
+    if stand.native:
+        return is_in_driver(stand.native)
     own = next((frame for frame in stand.frames if frame.source is not None), None)
     source = own.source if own is not None and own.source is not None else ""
     return _in_torch(stand, "synchronize") or any(word in source for word in _FETCHES)
@@ -325,6 +330,8 @@ def name_call(call: Call | None) -> str:
     """Return a call as a sentence names it: ``all_reduce #128``."""
     if call is None:
         return "a call"
+    if call.op == BACKWARD and call.device is not None:
+        return f"the all-reduce of gradients after forward pass #{call.ordinal} of DistributedDataParallel"
     if call.op == BACKWARD:
         return "the backward pass of DistributedDataParallel"
     if call.op == FORWARD:

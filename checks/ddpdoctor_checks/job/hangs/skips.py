@@ -18,6 +18,11 @@ TESTS, OTHERS = ("if", "else", "unless"), ("for", "while", "except", "case")
 _ALIKE = re.compile(r"is_initialized\(\)|is_available\(\)|world_size|distributed\b", re.I)
 """Parts of a condition that have the same value on all ranks of a job."""
 _FIXED = re.compile(r"for \w+ in range\((?!.*\b(len|rank)\b)")
+_MODULES = re.compile(
+    r"for [\w, ()]{1,80} in (enumerate\()?self\.(?!\w*(load|data|iter|batch|stream|sampl|queue|file|shard))\w+\)?:",
+    re.I,
+)
+"""Layers of a model, by the text of a loop over them: `for block in self.blocks:`."""
 _ENDLESS = re.compile(r"while (True|1)\s*:")
 _HEAD = re.compile(r"^(el)?if\b|:\s*(return\b.*)?$")
 
@@ -70,8 +75,10 @@ def list_breaks(conditions: Sequence[Frame], loop: Frame) -> list[Frame]:
 
 
 def is_fixed(conditions: Sequence[Frame], loop: Frame) -> bool:
-    """Whether a loop runs as often on all ranks: over a range, and without a break."""
-    return _FIXED.match(loop.source or "") is not None and not list_breaks(conditions, loop)
+    """Whether a loop runs as often on all ranks: over a range or the layers of a model, and without a break."""
+    source = loop.source or ""
+    alike = _FIXED.match(source) or _MODULES.match(source)
+    return alike is not None and not list_breaks(conditions, loop)
 
 
 def _list_frames(place: Place) -> list[Frame]:

@@ -14,12 +14,12 @@ from ddpdoctor_checks.common.wording import capitalise, choose_form, format_age,
 from ddpdoctor_checks.job.hangs.doing import describe_doing
 from ddpdoctor_checks.job.hangs.flight_recorder import name_wait
 from ddpdoctor_checks.job.hangs.reading import BACKWARD, STOPPED, Reading, largest, name_line, part, ranks_of
-from ddpdoctor_checks.job.hangs.sides import spot_of
+from ddpdoctor_checks.job.hangs.sides import guard_of, spot_of
 from ddpdoctor_checks.job.hangs.standing import Place
 from ddpdoctor_checks.job.hangs.symmetric import find_symmetric
 from ddpdoctor_checks.job.hangs.waits import what_was_seen
 
-UNCLEAR = ("native", "compute")
+UNCLEAR = ("native", "compute", "device")
 """What a rank does where its Python lines do not say it: then native frames do."""
 MOST_UNCLEAR = 64
 MOST_NATIVE = 6
@@ -101,6 +101,11 @@ def _find_held(reading: Reading) -> tuple[Sequence[Place], Sequence[Place]]:
         classes.setdefault(place.key, []).append(place)
     needs = {key: reading.need(members[0]).ranks for key, members in classes.items()}
     needed.update(*needs.values())
+    if not outside and reading.look.still_s >= reading.look.hang_timeout_s:
+        # A device that was given nothing that is known to be open: what C++ has queued there is not written down.
+        unknown = [place for place in waiting if place.kind == "device" and not needs[place.key]]
+        outside = [place for place in unknown if place.rank in needed]
+        waiting = [place for place in waiting if place not in unknown]
     # Stopped, or in code of its own within a call: it has begun what others wait in, and does not get on with it.
     inside = [place for place in outside if place.stand.state in STOPPED or place.call is not None]
     held = [place for place in outside if place.rank in needed or place in inside]
@@ -152,6 +157,9 @@ def _list_places(side: Sequence[Place], hosts: bool) -> Iterator[Where]:
     yield in_frame(line, ranks, "culprit", host)
     for frame in user_frames(stand.frames)[1 : 1 + MOST_CALLERS]:
         yield in_frame(frame, ranks, "caller", host)
+    guard = guard_of(place) if place.kind == "device" else None
+    if guard is not None:
+        yield Where(ranks, "condition", guard.file, guard.line, None, guard.source, host)
 
 
 def _stays(place: Place) -> bool:

@@ -278,7 +278,9 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
             if len(sides) == 2
             else "none of them reaches another's collective"
         )
-        message = f"{capitalise(told)}: {none}; the evidence does not show which side is wrong."
+        message = (
+            f"{capitalise(told)}: {none}; the evidence does not show which side is wrong.{_tell_apart(sides)}"
+        )
     return Deadlock(
         "COL002",
         message,
@@ -288,7 +290,7 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         blamed=len(odd) or len(sides),
         fix=_fix_skip(skip[1])
         if skip is not None
-        else _advise(culprits, guard, [place for side in rest for place in side])
+        else _advise(culprits, guard, [place for side in rest for place in side], left_loop=loop is not None)
         if passed is None
         else _advise(passed, guard_of(passed[0]), culprits),
         seen=count_forwards([*main, *waiting]),
@@ -296,6 +298,15 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         loop=loop,
         skip=skip[1] if skip is not None else end,
     )
+
+
+def _tell_apart(sides: Sequence[Sequence[Place]]) -> str:
+    """Return that calls are of different groups, where their ranks do not show it."""
+    calls = [call for side in sides for place in side if (call := place.call) is not None and call.group]
+    groups = sorted({call.group for call in calls})
+    if len(groups) < 2 or len({call.members for call in calls}) > 1:
+        return ""
+    return f" These are groups {join_words(groups)}, which have the same ranks."
 
 
 def _find_left_loop(culprits: Sequence[Place], rest: Sequence[Sequence[Place]]) -> Frame | None:
@@ -358,7 +369,9 @@ def _was_here_before(place: Place) -> bool:
     return times > 1
 
 
-def _advise(culprits: Sequence[Place], guard: Frame | None, rest: Sequence[Place]) -> list[Fix]:
+def _advise(
+    culprits: Sequence[Place], guard: Frame | None, rest: Sequence[Place], *, left_loop: bool = False
+) -> list[Fix]:
     call = culprits[0].call
     op = call.op if call is not None else ""
     line = culprits[0].line
@@ -379,7 +392,7 @@ def _advise(culprits: Sequence[Place], guard: Frame | None, rest: Sequence[Place
             )
         ]
     counts = {place.rank: forwards(place) for place in (*culprits, *rest)}
-    if len({count for count in counts.values() if count is not None}) > 1:
+    if left_loop or len({count for count in counts.values() if count is not None}) > 1:
         return [
             Fix(
                 (

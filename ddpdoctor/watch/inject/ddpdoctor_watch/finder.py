@@ -32,6 +32,9 @@ TARGETS = {
     "safetensors.torch": "patch_safetensors",
     "torch.distributed.checkpoint.default_planner": "patch_planner",
     "torch.distributed.pipelining.stage": "patch_stage",
+    "torch.distributed.pipelining.schedules": "patch_schedules",
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group": "patch_parameters",
+    "torch.distributed._composable.fsdp._fsdp_param_group": "patch_parameters",  # torch up to 2.5
     "torch.autograd.anomaly_mode": "patch_anomaly",
     "torch.distributed.elastic.agent.server.api": "patch_agent",
     "ray._private.worker": "patch_ray",

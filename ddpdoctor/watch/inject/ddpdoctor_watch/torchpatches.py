@@ -24,6 +24,7 @@ from .training import (
     reference,
     steps,
     syncs,
+    waits,
 )
 
 TYPE_CHECKING = False
@@ -100,6 +101,16 @@ def patch_planner(module: ModuleType) -> None:
 def patch_stage(module: ModuleType) -> None:
     """See the stages of pipelines that run."""
     pipelines.patch_stage(module)
+
+
+def patch_parameters(module: ModuleType) -> None:
+    """See how long steps wait for the communication of shards."""
+    waits.patch_parameters(module)
+
+
+def patch_schedules(module: ModuleType) -> None:
+    """See how long stages of pipelines wait for each other."""
+    waits.patch_schedules(module)
 
 
 def patch_optimizer(module: ModuleType) -> None:

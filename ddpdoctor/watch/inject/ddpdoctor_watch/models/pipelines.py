@@ -19,6 +19,8 @@ MOST = 64
 
 _stages: dict[tuple[int, int, int], tuple[str, tuple[int, ...]]] = {}
 """Index of a stage, how many there are, and id of its group -> name of the mesh's dimension, ranks."""
+_chunks = 0
+"""Micro-batches of the last step."""
 
 
 def patch_stage(module: ModuleType) -> None:
@@ -46,8 +48,21 @@ def list_axes() -> list[tuple[str, str, tuple[int, ...]]]:
     ]
 
 
+def count_stages() -> list[int]:
+    """Return how many stages there are, how many this rank has, the micro-batches of a step, and the first stage.
+
+    Empty where this rank has none.
+    """
+    indices = {index for index, _, _ in _stages}
+    if not indices:
+        return []
+    return [max(count for _, count, _ in _stages), len(indices), _chunks, min(indices)]
+
+
 def _note_stage(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+    global _chunks
     stage = args[0]
+    _chunks = getattr(stage, "chunks", None) or _chunks
     group = stage.group
     key = int(stage.stage_index), int(stage.num_stages), id(group)
     if key not in _stages and len(_stages) < MOST:

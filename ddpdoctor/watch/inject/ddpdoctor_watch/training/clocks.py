@@ -23,11 +23,13 @@ from ..calls import groups, ring
 from ..core import budget, journal, lifetime, stopwatch, unseen, wrapping
 from ..core.stopwatch import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PHASES, STARTING, enter
 from ..models import ddp, tree
+from . import waits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ddpdoctor.facts.training_events import Times
     from ddpdoctor.facts.training_rows import Column, LookRow, choose_sampled
 else:
     from ..training_rows import Column, LookRow, choose_sampled
@@ -182,6 +184,8 @@ def end_step(optimizer: int) -> None:
     state.reduced = 0
     if step >= _ALL_UP_TO:
         _choose(state, step)
+    if waits.places:
+        waits.turn(step, not watch.resting)
 
 
 def _end_unmeasured(state: _State, thread: int) -> bool:
@@ -328,33 +332,32 @@ def write() -> None:
     if not budget.has_room():
         return
     calls, rows, frames = ring.find_routed()
-    budget.write(
-        "times",
-        {
-            "steps": state.steps,
-            "optimizer": state.closer,
-            "width": state.width,
-            "bytes": state.bytes,
-            "device": state.device,
-            "members": state.group,
-            "loaders": [[place, took // 1000] for place, took in state.loaders.items()][:16],
-            "exchanges": calls,
-            "exchanged": rows,
-            "frames": frames,
-            # In microseconds.
-            "columns": [
-                Column(
-                    each.first, each.count, each.reduced, tuple(took // 1000 for took in spent),
-                    each.sampled, each.met, tuple(mark // 1000 for mark in each.marks),
-                ).to_row()
-                for each, spent in columns
-            ],
-            "looks": [
-                LookRow(look.iteration, *(took // 1000 if took >= 0 else -1 for took in look[1:]))
-                for look in state.looks
-            ],
-        },
-    )  # fmt: skip
+    times: Times = {
+        "steps": state.steps,
+        "optimizer": state.closer,
+        "width": state.width,
+        "bytes": state.bytes,
+        "device": state.device,
+        "members": state.group,
+        "loaders": [[place, took // 1000] for place, took in state.loaders.items()][:16],
+        "exchanges": calls,
+        "exchanged": rows,
+        "frames": frames,
+        # In microseconds.
+        "columns": [
+            Column(
+                each.first, each.count, each.reduced, tuple(took // 1000 for took in spent),
+                each.sampled, each.met, tuple(mark // 1000 for mark in each.marks),
+            ).to_row()
+            for each, spent in columns
+        ],
+        "looks": [
+            LookRow(look.iteration, *(took // 1000 if took >= 0 else -1 for took in look[1:]))
+            for look in state.looks
+        ],
+    }  # fmt: skip
+    times.update(waits.describe())
+    budget.write("times", times)
 
 
 def time_batches(iterator: Any, place: int, workers: bool, length: int | None) -> None:
