@@ -259,3 +259,57 @@ def test_a_helper_that_leaves_what_it_is_given_as_it_was(helper: str) -> None:
 )
 def test_a_helper_that_changes_what_it_is_given(helper: str) -> None:
     assert lint(HEAD + HELPED.format(helper=helper, name="mean_of_all")) == []
+
+
+OBJECT = """\
+class Agreement:
+    def any(self, value):
+        flag = torch.tensor([float(value)])
+        {agrees}
+        return bool(flag.item())
+    def highest(self, value):
+        flag = torch.tensor([float(value)])
+        {agrees}
+        return flag.item()
+class Trainer:
+    def __init__(self):
+        self.model = DDP(torch.nn.Linear(4, 4))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.agreed = Agreement()
+    def step(self):
+        loss = self.model(torch.randn(8, 4)).sum()
+        if {test}:
+            return
+        loss.backward()  # here
+        self.optimizer.step()
+def main():
+    dist.init_process_group("gloo")
+    trainer = Trainer()
+    for _ in range(9):
+        trainer.step()
+    dist.destroy_process_group()
+main()
+"""
+AGREED = ["self.agreed.any(not torch.isfinite(loss).item())", "self.agreed.highest(loss.item()) > 100"]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize("test", [*AGREED, "max(self.agreed.highest(loss.item()), 1.0) > 100"])
+def test_an_object_that_lets_ranks_agree_has_methods_of_any_name(test: str) -> None:
+    agrees = "dist.all_reduce(flag, op=dist.ReduceOp.MAX)"
+    assert lint(HEAD + OBJECT.format(agrees=agrees, test=test)) == []
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "test",
+    [
+        "not torch.isfinite(loss).any()",
+        "max(loss.item(), 1.0) > 100",
+        "self.agreed.highest(loss.item()) > 100",
+        "loss.item() > self.agreed.highest(loss.item())",
+    ],
+)
+def test_a_test_of_the_own_loss_whatever_stands_beside_it(test: str) -> None:
+    text = HEAD + OBJECT.format(agrees="pass", test=test)
+    assert lines_of(lint(text), "COL002") == find_marked(text)

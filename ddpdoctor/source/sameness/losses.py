@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import operator
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -31,6 +32,8 @@ LOSSES = re.compile("loss|crit|objective|entropy", re.IGNORECASE)
 WRAPPED = ("wrapped", "prepared model")
 """Kinds of models whose ``backward`` is a collective."""
 SEEDS = re.compile(r"seed", re.IGNORECASE)
+NESTED = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+"""What is not run where it stands."""
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
@@ -245,10 +248,14 @@ class LossReader:
             sides = [test.left, test.comparators[0]]
         elif isinstance(test, ast.Call):
             name = self._files.dotted(test.func, scope)
-            method = isinstance(test.func, ast.Attribute) and test.func.attr in METHODS
-            if name not in NUMBERS and not method:
+            if name in NUMBERS:
+                sides = [test]
+            elif isinstance(test.func, ast.Attribute) and test.func.attr in METHODS:
+                sides = [
+                    test.func.value
+                ]  # not what the method of another object is given, which it may reduce
+            else:
                 return None
-            sides = [test]
         else:
             return None
         origin = next((each for each in (self._origin(side, scope) for side in sides) if each), None)
@@ -256,7 +263,7 @@ class LossReader:
 
     def _origin(self, node: ast.expr, scope: Scope) -> str | None:
         """Return ``loss`` or ``random`` for what a value hangs on; None where it may be equal on all ranks."""
-        inside = list(_parts(node))
+        inside = list(self._list_own(node, scope))
         names = [each for each in inside if isinstance(each, ast.Name)]
         if scope.reduced.intersection(each.id for each in names):
             return None
@@ -266,6 +273,32 @@ class LossReader:
             isinstance(each, ast.Call) and self._files.dotted(each.func, scope) in RANDOM for each in inside
         )
         return "random" if drawn and not self._is_seeded(scope) else None
+
+    def _list_own(self, node: ast.AST, scope: Scope) -> Iterator[ast.AST]:
+        """Yield the parts of a value, without what a function is given that may make one value of all ranks' of it."""
+        yield node
+        if isinstance(node, ast.Call) and not self._is_plain(node, scope):
+            if isinstance(node.func, ast.Attribute):
+                yield from self._list_own(node.func.value, scope)
+            return
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, NESTED):
+                yield from self._list_own(child, scope)
+
+    def _is_plain(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether what a function gives is of the same rank as what it is given: of a library, or without collectives."""
+        if isinstance(call.func, ast.Name) and call.func.id in dir(builtins):
+            return True
+        if self._keeps(call, scope) or (
+            isinstance(call.func, ast.Attribute) and self.is_output(call.func.value, scope, own=True)
+        ):
+            return True
+        function = kinds_of(self._files).called(call, scope)
+        return function is not None and not any(
+            JOINING.search(name_last(each.func))
+            or (self._files.dotted(each.func, function) or "").startswith("torch.distributed.")
+            for each in find_calls(function)
+        )
 
     def _is_seeded(self, scope: Scope) -> bool:
         """Whether anything in the program, or in what was not given, may seed the generators of ranks alike."""
@@ -296,8 +329,3 @@ def _list_taken(scope: Scope) -> dict[str, list[ast.expr]]:
                 if isinstance(each, ast.Name):
                     found.setdefault(each.id, []).append(node.value)
     return found
-
-
-def _parts(node: ast.expr) -> Iterator[ast.AST]:
-    yield node
-    yield from own_nodes(node)
