@@ -286,7 +286,7 @@ class LossReader:
                 yield from self._list_own(child, scope)
 
     def _is_plain(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether what a function gives is of the same rank as what it is given: of a library, or without collectives."""
+        """Whether what a function gives is of the rank that gives it: of a library, or without collectives."""
         if isinstance(call.func, ast.Name) and call.func.id in dir(builtins):
             return True
         if self._keeps(call, scope) or (
