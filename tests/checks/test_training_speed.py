@@ -380,6 +380,9 @@ def test_the_stage_that_is_busy_longest_is_named() -> None:
     assert found.message.startswith("Stage 2 (rank 2) computes 3.2 times as long as the other stages")
     assert list(found.ranks) == [2]
     assert list(found.victims) == [0, 1, 3]
+    (two,) = find(find_bubble, stages(75, 10, micro_batches=16))
+    assert "as long as the other stage of the pipeline" in two.message
+    assert two.message.endswith("It waits for 75% of each step.")
     assert not find(find_bubble, stages(30, 32, 5, 31, micro_batches=16))  # 1.4 times as long
     assert not find(find_bubble, stages(45, 50, 10, 45, micro_batches=4))  # the schedule explains that much
     assert not find(find_bubble, stages(88, 72, micro_batches=16))  # nobody is busy

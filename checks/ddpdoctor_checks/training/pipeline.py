@@ -103,11 +103,13 @@ def _find_longest(seen: _Pipeline) -> tuple[list[StageTimes], list[StageTimes], 
 def _tell_uneven(seen: _Pipeline, own: list[StageTimes], others: list[StageTimes], ratio: float) -> Finding:
     ranks, rest = RankSet(each.rank for each in own), RankSet(each.rank for each in others)
     what = f"Stage {own[0].stage} ({name_set(ranks)})" if seen.held == 1 else capitalise(name_set(ranks))
+    one = len({each.stage for each in others}) == 1
+    theirs, waits = ("the other stage", "It waits") if one else ("the other stages", "They wait")
     busy, usual = (median(each.busy_s for each in some) for some in (own, others))
     return Finding(
         message=(
-            f"{what} computes {ratio:.1f} times as long as the other stages of the pipeline: {name_time(busy)} of "
-            f"each step versus {name_time(usual)}. They wait for {median(map(_share, others)):.0%} of each step."
+            f"{what} computes {ratio:.1f} times as long as {theirs} of the pipeline: {name_time(busy)} of each "
+            f"step versus {name_time(usual)}. {waits} for {median(map(_share, others)):.0%} of each step."
         ),
         ranks=ranks,
         victims=rest,
