@@ -10,7 +10,7 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import Training
-from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing
+from ddpdoctor.evidence.training.timing import PHASES, Pipeline, RankTimes, ShardTimes, StageTimes, Timing
 from ddpdoctor.report.html.caps import Caps
 from ddpdoctor.report.html.overlap import view_overlaps
 from ddpdoctor.report.html.timed import TimedView, view_timed
@@ -152,3 +152,30 @@ def test_what_hides_of_a_reduction_is_drawn_for_each_node() -> None:
         ("reduction", "30 ms", "70 ms"),
     ]
     assert view_overlaps(base, Caps()) == ()
+
+
+def with_timing(evidence: Evidence, **more: Any) -> Evidence:
+    (node,) = evidence.training
+    return dataclasses.replace(
+        evidence, training=(dataclasses.replace(node, timing=dataclasses.replace(node.timing, **more)),)
+    )
+
+
+def test_waiting_for_other_stages_is_a_part_of_the_bar_of_each_rank() -> None:
+    bare = [dataclasses.replace(rank(number, None), exposed_s=None, after_s=None) for number in range(2)]
+    stages = (StageTimes(0, 0, 0.2, 0.1), StageTimes(1, 1, 0.2, 0.01))
+    found = view(with_timing(world(bare), pipeline=Pipeline(2, 1, 4, 12, stages)))
+    words = [each for _, each in found.legend]
+    assert words == ["forward", "backward", "waiting for other stages", "optimizer", "other Python"]
+    waits = [dict(zip(words, row.parts, strict=True))["waiting for other stages"] for row in found.rows]
+    assert waits == ["50 ms", "5 ms"]  # of 100 ms
+    assert [row.step for row in found.rows] == ["100 ms", "100 ms"]
+
+
+def test_exposed_communication_of_shards_is_a_part_and_no_phase_falls_below_zero() -> None:
+    bare = [dataclasses.replace(rank(number, None), exposed_s=None, after_s=None) for number in range(2)]
+    for gather, told in ((0.02, "30 ms"), (3.0, "91 ms")):  # the optimizer's 9 ms stay
+        shards = ShardTimes(12, 0.1, gather, 0.01, 1 << 20)
+        found = view(with_timing(world(bare), shards=shards))
+        words = [each for _, each in found.legend]
+        assert dict(zip(words, found.rows[0].parts, strict=True))["exposed communication"] == told

@@ -32,13 +32,18 @@ CELLS_SHOWN = 64
 """Rows of the map of lags; ranks are joined in blocks where they are more."""
 LEVELS = ((0.5, "q0"), (0.2, "q1"), (0.1, "q2"), (0.05, "q3"), (0.02, "q4"), (0.0, "q5"))
 """Lag, as a part of a usual step, from which on a cell has this colour."""
-EXPOSED = "exposed"
+EXPOSED, STAGES = "exposed", "stages"
+MEASURED = (EXPOSED, STAGES)
+"""Parts that lie within phases, and are taken out of them."""
+WITHIN = (FORWARD, BACKWARD, CALLS, OTHER)
+"""Phases in which torch waits for shards and for other stages, in proportion to their length."""
 PARTS = (
     (DATA, "p-data", "data"),
     (STARTING, "p-starting", "workers start"),
     (FORWARD, "p-forward", "forward"),
     (BACKWARD, "p-backward", "backward"),
     (EXPOSED, "p-exposed", "exposed communication"),
+    (STAGES, "p-stages", "waiting for other stages"),
     (CALLS, "p-calls", "the script's own collectives"),
     (OPTIMIZER, "p-optimizer", "optimizer"),
     (OTHER, "p-other", "other Python"),
@@ -128,14 +133,29 @@ def _is_whole(rank: RankTimes) -> bool:
 
 def _part(rank: RankTimes, timing: Timing) -> dict[str, float]:
     """Return the seconds of each part of a step: reductions, and Python behind a backward, taken out of it."""
-    found = {name: rank.spend(name) for name, _, _ in PARTS if name != EXPOSED}
+    found = {name: rank.spend(name) for name, _, _ in PARTS if name not in MEASURED}
     times = max(timing.reductions, 0.0)
     exposed = min((rank.exposed_s or 0.0) * times, found[BACKWARD])
     after = min((rank.after_s or 0.0) * times, found[BACKWARD] - exposed)
     found[BACKWARD] -= exposed + after
     found[EXPOSED] = exposed
     found[OTHER] += after
+    shards = timing.shards
+    if shards is not None and shards.step_s > 0:
+        found[EXPOSED] += _take(found, (shards.gather_s + shards.reduce_s) / shards.step_s)
+    stages = timing.pipeline.ranks if timing.pipeline is not None else ()
+    own = next((each for each in stages if each.rank == rank.rank and each.step_s > 0), None)
+    found[STAGES] = _take(found, own.waiting_s / own.step_s) if own is not None else 0.0
     return found
+
+
+def _take(found: dict[str, float], share: float) -> float:
+    """Take a share of the whole step out of the phases that it lies within; return the seconds that were taken."""
+    there = sum(found[name] for name in WITHIN)
+    taken = min(max(share, 0.0) * sum(found.values()), there)
+    for name in WITHIN:
+        found[name] -= taken * found[name] / there if there else 0.0
+    return taken
 
 
 def _middle(rank: RankTimes) -> float | None:
