@@ -177,3 +177,30 @@ def test_a_file_that_was_not_written_yet() -> None:
         code, ranks, message = lost(*shared)
         assert (code, ranks) == ("CKP002", RankSet([1]))
         assert "missing or unfinished" in message
+
+
+RENAMED = "[Errno 2] No such file or directory: 'out/part.tmp' -> 'out/part_0.pt'"
+RENAME = Frame("snapshot.py", 37, "write", "os.replace(tmp, final)")
+
+
+def unrenamed(*shared: SharedFile, text: str = RENAMED) -> tuple[str, RankSet, str]:
+    """Return what is said of a rank 1 that could not rename a file: code, root-cause ranks, message."""
+    job = Job(2).raises(1, "FileNotFoundError", text, frames=(RENAME, *LOOP)).evidence()
+    first = jobs.judge(dataclasses.replace(job, training=files(*shared).training))[0][0]
+    return first.code, first.ranks, first.message
+
+
+def test_a_temporary_file_that_all_ranks_write_and_rename_is_gone_for_the_last_one() -> None:
+    code, ranks, message = unrenamed(SharedFile("out/part.tmp", (use(0), use(1, seconds=0.5))))
+    assert (code, ranks) == ("CKP001", RankSet([0, 1]))
+    assert message.startswith("Ranks 0-1 all write out/part.tmp")
+    assert "whoever comes last does not find it any more" in message
+
+
+def test_a_renaming_that_fails_of_something_else() -> None:
+    apart = SharedFile("out/part.tmp", (use(0), use(1, seconds=0.5, phase=(4, 2, 40))))
+    locked = SharedFile("out/part.tmp", (use(0, locked=True), use(1, seconds=0.5)))
+    for shared in ([], [apart], [locked], [SharedFile("out/part.tmp", (use(1),))]):
+        assert unrenamed(*shared)[0] == "ERR001"
+    both = SharedFile("out/part.tmp", (use(0), use(1, seconds=0.5)))
+    assert unrenamed(both, text="[Errno 2] No such file or directory: 'out/part.tmp'")[0] == "ERR001"

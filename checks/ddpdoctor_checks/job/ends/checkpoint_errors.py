@@ -11,7 +11,7 @@ from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.job.blame.removals import find_removal, read_path
+from ddpdoctor_checks.job.blame.removals import find_removal, find_renaming, read_path
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 
 
@@ -104,7 +104,32 @@ def _describe_removed(group: Group, removal: FileUse) -> Clause:
     )
 
 
+def _describe_raced(diagnosis: Diagnosis, group: Group) -> Clause:
+    """Describe a file that ranks could not rename, for another rank had written and renamed it as well."""
+    other = find_renaming(diagnosis.evidence, group.first, group.ranks)
+    path = read_path(group.first)
+    ranks = group.ranks if other is None else group.ranks.union(RankSet([other.rank]))
+    line = user_line(other.frames) if other is not None else None
+    return Clause(
+        (
+            f"{capitalise(name_set(ranks))} all write {path}{tell_line(line)} and rename it, without "
+            f"synchronization: whoever comes last does not find it any more ({group.first.words})."
+        ),
+        (
+            Fix(
+                "put the rank into the temporary name, or write on one rank and let the other ranks wait",
+                code='tmp = f"{path}.rank{dist.get_rank()}.tmp"',
+            ),
+        ),
+        {"path": path},
+        whole=True,
+        ranks=ranks,
+        places=() if line is None else (in_frame(line, ranks, "culprit"),),
+    )
+
+
 CLAUSES: dict[str, Describe] = {
+    "CKP001": _describe_raced,
     "CKP005": _describe_directory,
     "CKP004": _describe_prefix,
     "CKP002": _describe_early,
