@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
@@ -87,3 +89,11 @@ def test_without_a_wrapper_ranks_may_hold_parts_of_one() -> None:
 def test_without_such_a_model_there_is_nothing_to_say() -> None:
     with pytest.raises(NotApplicable):
         list(find_companions(Evidence(training=(Training(0, RankSet([0, 1])),))))
+
+
+def test_members_of_an_ensemble_that_each_rank_meets_in_another_order() -> None:
+    """Each rank has trained one and got copies of the others; its own runs first."""
+    second = [dataclasses.replace(each, number=2) for each in (look(1, 2.0, 1.0), look(8, 2.0, 1.0))]
+    assert judge(look(1, 1.0, 2.0), look(8, 1.0, 2.0), *second) == []
+    other = [dataclasses.replace(each, number=2) for each in (look(1, 2.0, 3.0), look(8, 2.0, 3.0))]
+    assert judge(look(1, 1.0, 2.0), look(8, 1.0, 2.0), *other)

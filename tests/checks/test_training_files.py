@@ -194,7 +194,7 @@ def test_a_temporary_file_that_all_ranks_write_and_rename_is_gone_for_the_last_o
     code, ranks, message = unrenamed(SharedFile("out/part.tmp", (use(0), use(1, seconds=0.5))))
     assert (code, ranks) == ("CKP001", RankSet([0, 1]))
     assert message.startswith("Ranks 0-1 all write out/part.tmp")
-    assert "whoever comes last does not find it any more" in message
+    assert "the slower rank no longer finds it" in message
 
 
 def test_a_renaming_that_fails_of_something_else() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,15 @@ from ddpdoctor.testing import STARTED
 from tests.checks.training import STEP, Made, judge, only, shares, tensor
 
 
+class ByHand(Made):
+    """A program whose collectives carry all gradients in each step."""
+
+    def look(self, step: int, *shares: Any, **more: Any) -> Made:
+        return super().look(step, *shares, **{"carried": 1.0, **more})
+
+
 def by_hand(*groups: list[int]) -> Made:
-    made = Made(4, wrapped=False)
+    made = ByHand(4, wrapped=False)
     made.layout = make_layout([(strategies.BY_HAND.name, "", ranks) for ranks in groups])
     return made
 
@@ -104,6 +112,14 @@ def test_replicas_that_the_program_averages_and_that_differ() -> None:
     made = by_hand([0, 2], [1, 3]).look(1, "0,2|1|3", "0,2|1,3").look(2, "0,2|1|3", "0,2|1,3")
     found = only(made)
     assert (found.code, found.severity, found.ranks) == ("NUM001", "error", RankSet([1, 3]))
+
+
+def test_local_steps_beside_an_outer_optimizer_whose_gradients_are_averaged() -> None:
+    """Fragments of the model are exchanged now and then, and looked at more often behind that (DiLoCo)."""
+    made = by_hand([0, 1, 2, 3])
+    made.look(1, "0-3", "0|1|2|3", carried=0.0).look(2, "0|1|2|3", "0|1|2|3", carried=0.0)
+    made.look(24, "0|1|2|3", "0|1|2|3", carried=0.3).look(25, "0|1|2|3", "0|1|2|3", carried=1.0)
+    assert not [each for each in judge(made) if each.severity != "info"]
 
 
 def test_averages_that_are_not_put_into_the_gradients() -> None:

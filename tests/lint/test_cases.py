@@ -49,6 +49,7 @@ def test_no_other_job_gives_an_alarm() -> None:
 FACTS = {
     "attribute-on-wrapper": {"DDP014"},
     "checkpoint-raced": {"CKP001"},
+    "checkpoint-renamed-by-all": {"CKP001"},
     "checkpoint-read-early": {"CKP002"},
     "device-ids-on-cpu": {"DDP016"},
     "directory-raced": {"CKP005"},

@@ -113,7 +113,7 @@ def _describe_raced(diagnosis: Diagnosis, group: Group) -> Clause:
     return Clause(
         (
             f"{capitalise(name_set(ranks))} all write {path}{tell_line(line)} and rename it, without "
-            f"synchronization: whoever comes last does not find it any more ({group.first.words})."
+            f"synchronization: the slower rank no longer finds it ({group.first.words})."
         ),
         (
             Fix(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.merging import join_companions
@@ -55,11 +55,40 @@ def find_companions(evidence: Evidence) -> Iterable[Finding]:
         if len(looks) < FEWEST_LOOKS or looks[-1].step * 2 < last:
             continue
         for group in groups:
+            if all(_is_permuted(models, key, look, group) for look in looks):
+                continue
             parted = [(look, _restrict(look.values, group)) for look in looks]
             first = next(((look, shares) for look, shares in parted if len(shares) > 1), None)
             if first is not None and len(parted[-1][1]) > 1:
                 yield _tell(looks, *first, copied=key[0] in wrapped)
                 break
+
+
+_Key = tuple[str, int, int, int]
+"""Class, number, parameters and optimizer of a companion."""
+
+
+def _is_permuted(
+    models: Mapping[_Key, Sequence[CompanionLook]], key: _Key, look: CompanionLook, group: RankSet
+) -> bool:
+    """Whether ranks hold several models of one class that are the same on all of them, and meet them in another order.
+
+    Numbers are given in the order in which models run first: on each rank of an ensemble its own comes first.
+    """
+    alike = [
+        each
+        for other, looks in models.items()
+        if (other[0], *other[2:]) == (key[0], *key[2:])
+        for each in looks
+        if each.step == look.step
+    ]
+    held: dict[int, list[str]] = {rank: [] for rank in group}
+    for each in alike:
+        for share in each.values:
+            for rank in share.ranks:
+                if rank in held:
+                    held[rank].append(share.digest)
+    return len(alike) > 1 and len({tuple(sorted(digests)) for digests in held.values()}) == 1
 
 
 def _restrict(shares: Sequence[Share], group: RankSet) -> list[Share]:

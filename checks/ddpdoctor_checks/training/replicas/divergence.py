@@ -18,15 +18,19 @@ from ddpdoctor.evidence.training.loads import LateLoad
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.wording import find_odd
-from ddpdoctor_checks.training.replicas.models import Replica, agrees_over, leave_ignored, list_replicas
+from ddpdoctor_checks.training.replicas.models import (
+    MOST_STEPS,
+    Replica,
+    agrees_over,
+    is_carried_throughout,
+    leave_ignored,
+    list_replicas,
+)
 from ddpdoctor_checks.training.replicas.shared_parts import find_shared_parted
 
 LAST_BITS = 1e-6
 """Relative difference of norms up to which parameters count as equal but for their last bits, where the
 gradients agree."""
-MOST_STEPS = 0.5
-"""Elements that collectives carry in each step where gradients are averaged by hand, at least, as a share of the
-parameters' elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +309,7 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
         return replace(parting, confidence="low", advice=True)
     if sharded:
         return replace(parting, confidence="medium" if parting.at_start else "high")
-    if is_moved(replica, "carried") and batches and not parting.at_start:
+    if is_carried_throughout(replica) and batches and not parting.at_start:
         return replace(parting, confidence="medium")
     return replace(parting, confidence="low", advice=True, unsure=not parting.at_start)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,12 @@ from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.facts import strategies
 from ddpdoctor_checks.training.wrappers import find_layout, list_data_groups
+
+MOST_STEPS = 0.5
+"""Elements that collectives carry in each step where gradients are averaged by hand, at least, as a share of the
+parameters' elements."""
+SEVERAL = 4
+"""Steps between two looks that show what is carried in most steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,23 @@ def list_replicas(evidence: Evidence) -> list[Replica]:
     by_hand = {g for axis in layout.axes if axis.strategy == strategies.BY_HAND.name for g in axis.groups}
     for setup, looks in join_optimizers(evidence.training):
         replicas += _split(setup, looks, groups, layout)
-    return [replace(each, kept=True) if each.ranks in by_hand else each for each in replicas]
+    # Another optimizer of the program may be the one whose gradients are averaged: an outer one, of local steps.
+    return [
+        replace(each, kept=True) if each.ranks in by_hand and is_carried_throughout(each) else each
+        for each in replicas
+    ]
+
+
+def is_carried_throughout(replica: Replica) -> bool:
+    """Whether collectives carry all of the parameters or gradients in most steps, over several of them.
+
+    Steps behind a collective are looked at more often than others: what one of them carried is not what all do.
+    """
+    looks = [look for look in replica.looks if not look.final]
+    pairs = [(look.step - before.step, look.carried) for before, look in itertools.pairwise(looks)]
+    steps, carried = sum(each for each, _ in pairs), sum(each for _, each in pairs)
+    several = any(count >= SEVERAL and moved >= count * MOST_STEPS for count, moved in pairs)
+    return several or (steps > 0 and carried >= steps * MOST_STEPS)
 
 
 def _split(

@@ -138,6 +138,26 @@ def find_part(model: Any) -> Any:
     return None
 
 
+def find_gathered(models: list[Any]) -> dict[int, Any]:
+    """Return the parameters that fully_shard has gathered by now: id of the whole one -> the shard of this rank.
+
+    A model has the whole ones from a forward on that no backward follows, as in a validation.
+    """
+    try:
+        return {
+            id(each._unsharded_param): each.sharded_param
+            for model in models
+            for _, module in tree.list_modules(model)
+            if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+            for part in _list_parts(module)
+            for each in part.fsdp_params
+            if getattr(each, "_unsharded_param", None) is not None
+        }
+    except Exception as error:
+        journal.failed("layout", error)
+        return {}
+
+
 def count_unsynced(models: list[Any], tensors: list[Any]) -> int:
     """Return how many modules of fully_shard hold parameters of a step, and were told not to reduce gradients."""
     wanted = {id(each) for each in tensors if type(each).__name__ == "DTensor"}

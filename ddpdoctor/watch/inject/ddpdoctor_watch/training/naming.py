@@ -21,6 +21,7 @@ def name_tensors(
     names: dict[int, tuple[str, int]],
     extra: list[tuple[Any, str, int]],
     models: dict[int, str],
+    gathered: dict[int, Any],
 ) -> None:
     """Name the tensors of one model, where the optimizer has any of its parameters.
 
@@ -31,8 +32,9 @@ def name_tensors(
         names: Id of a tensor -> its name and model; filled.
         extra: Tensors that the optimizer does not have, with name and model; filled.
         models: Number of a model -> its class; filled.
+        gathered: Id of a parameter that fully_shard has gathered -> the shard that the optimizer has.
     """
-    own = tree.list_parameters(module)
+    own = [(name, gathered.get(id(each), each)) for name, each in tree.list_parameters(module)]
     if not any(id(each) in owners for _, each in own):
         return
     models[number] = describe.name_type(type(module))

@@ -79,10 +79,11 @@ def look_at(entry: Optimizer, optimizer: Any, frame: FrameType | None) -> None:
     names: dict[int, tuple[str, int]] = {}
     extra: list[tuple[Any, str, int]] = []
     models: dict[int, str] = {}
-    for number, wrapper in wrappers:
-        naming.name_tensors(tree.find_model(wrapper), number, owners, names, extra, models)
-    for place, root in enumerate(modules.list_roots()):
-        naming.name_tensors(root, -1 - place, owners, names, extra, models)
+    found = [(number, tree.find_model(wrapper)) for number, wrapper in wrappers]
+    found += [(-1 - place, root) for place, root in enumerate(modules.list_roots())]
+    gathered = layouts.find_gathered([model for _, model in found])
+    for number, model in found:
+        naming.name_tensors(model, number, owners, names, extra, models, gathered)
     reduced, ignored = ddp.list_parameters()
     known = {**dict.fromkeys(reduced, REDUCED), **dict.fromkeys(ignored, IGNORED)}
     for place, each in enumerate(parameters):
