@@ -172,10 +172,13 @@ def describe_wrapper(number: int, wrapper: Any) -> dict[str, object]:
 
 
 def _count_batch_norms(module: Any) -> int:
-    """Return how many modules normalise over the samples of this rank alone."""
-    kinds = sys.modules["torch.nn"].modules.batchnorm
+    """Return how many modules normalise over the samples of this rank alone.
+
+    One with a forward of its own, SyncBatchNorm or the program's, may take those of all ranks.
+    """
+    usual = sys.modules["torch.nn"].modules.batchnorm._BatchNorm
     return sum(
-        isinstance(each, kinds._BatchNorm) and not isinstance(each, kinds.SyncBatchNorm) and each.training
+        isinstance(each, usual) and type(each).forward is usual.forward and each.training
         for _, each in tree.list_modules(module)
     )
 
