@@ -11,8 +11,8 @@ from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing, compare
 from ddpdoctor.facts.training_events import Times
 from ddpdoctor.facts.training_rows import Column, LookRow, choose_sampled
+from ddpdoctor.watch.readers.exposed import find_pipeline, find_shards
 from ddpdoctor.watch.readers.records import Shortener
-from ddpdoctor.watch.readers.waiting import find_pipeline, find_shards
 
 KINDS = frozenset({"times"})
 """Events that tell of it; the last one of a rank holds all."""
