@@ -147,6 +147,12 @@ def test_gradients_that_one_rank_alone_has_queued_make_its_device_wait() -> None
     assert (found.code, list(found.ranks)) == ("COL009", [1])
     assert "the all-reduce of gradients after forward pass #22" in found.message
     assert found.where[0].line == 56
+    # One that sleeps does not wait for its device, whatever its line may ask of it.
+    moves = (at(57, source="batch = next(shards).to(device)"),)
+    asleep = replace(stand(1, trained(21), moves), cpu_share=0.0, state="S")
+    early = judge(stand(0, trained(22), (FETCH,)), asleep, stage="suspected")
+    assert early is not None
+    assert (early.code, list(early.ranks)) == ("COL009", [1])
     # Who has begun the same forward will issue them.
     slow = replace(stand(1, trained(22), (at(57, source="time.sleep(9)"),)), cpu_share=0.0, state="S")
     assert judge(stand(0, trained(22), (FETCH,)), slow, stage="suspected") is None

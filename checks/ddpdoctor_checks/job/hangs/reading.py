@@ -171,10 +171,8 @@ def _still(stand: Stand) -> bool:
     """Whether a rank did not move between the samples, as far as can be seen."""
     if stand.watched and stand.still_s is not None and stand.still_s < STILL_S:
         return False  # it has just made a call
-    if stand.cpu_share is not None and stand.cpu_share >= BUSY_SHARE:
+    if _is_running(stand):
         return False
-    if stand.state == "R":
-        return False  # it computes, though a machine with too few cores gives it little of them
     if not stand.frames or not stand.frames_before:
         return not stand.frames and not stand.frames_before
     return _lines(stand.frames) == _lines(stand.frames_before)
@@ -271,6 +269,7 @@ def _waits_for_device(stand: Stand) -> bool:
 
     It may use a whole core meanwhile: CUDA spins. Where its native frames were read, they decide: whatever asks the
     driver may have to wait until the device has done what was queued, also a kernel that is loaded for the first time.
+    A rank that sleeps waits for it only where it is known to have queued a collective.
     """
     if not stand.frames or _lines(stand.frames) != _lines(stand.frames_before):
         return False
@@ -278,9 +277,16 @@ def _waits_for_device(stand: Stand) -> bool:
         return False
     if stand.native:
         return is_in_driver(stand.native)
+    if not _is_running(stand) and not any(is_queued(call) for call in stand.recent[-PENDING:]):
+        return False
     own = next((frame for frame in stand.frames if frame.source is not None), None)
     source = own.source if own is not None and own.source is not None else ""
     return _in_torch(stand, "synchronize") or any(word in source for word in _FETCHES)
+
+
+def _is_running(stand: Stand) -> bool:
+    """Whether a rank uses a core, or would: a machine with too few cores gives it little of them."""
+    return stand.state == "R" or (stand.cpu_share is not None and stand.cpu_share >= BUSY_SHARE)
 
 
 def _find_stuck(places: Sequence[Place], ranks: Ranks) -> tuple[RankSet, RankSet]:
