@@ -26,7 +26,7 @@ def main():
     dist.init_process_group("gloo")
     torch.manual_seed(7 + dist.get_rank())  # other noise on each rank
     student = Encoder()
-    teacher = copy.deepcopy(student).requires_grad_(False)
+    teacher = copy.deepcopy(student).requires_grad_(False)  # culprit
     model = DistributedDataParallel(student)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     data = TensorDataset(torch.randn(256, 12, generator=torch.Generator().manual_seed(0)))
