@@ -385,7 +385,7 @@ def test_the_stage_that_is_busy_longest_is_named() -> None:
     assert two.message.endswith("It waits for 75% of each step.")
     assert not find(find_bubble, stages(30, 32, 5, 31, micro_batches=16))  # 1.4 times as long
     assert not find(find_bubble, stages(45, 50, 10, 45, micro_batches=4))  # the schedule explains that much
-    assert not find(find_bubble, stages(88, 72, micro_batches=16))  # nobody is busy
+    assert not find(find_bubble, stages(88, 72, micro_batches=16))  # no stage is busy
     (few,) = find(find_bubble, stages(88, 72, micro_batches=1))
     assert "1 micro-batch keeps 2 ranks busy for 50% of it at most" in few.message
 

@@ -107,6 +107,15 @@ DEVICE = """
     assert FSDPParamGroup.wait_for_unshard.__qualname__ == "FSDPParamGroup.wait_for_unshard"
     assert waits.places
 
+    # While a CUDA graph is recorded no event is asked for, and the step is given up.
+    waits.turn(2, True)
+    cuda.is_current_stream_capturing = lambda: True
+    Event.query = None
+    assert group.wait_for_unshard() == "made"
+    assert waits._state.look is None and not waits._state.replaced
+    cuda.is_current_stream_capturing = lambda: False
+    waits._state.next = 0
+
     # What raises is said, and not done again.
     waits.turn(2, True)
     waits._measure = lambda group: 1 / 0

@@ -27,7 +27,7 @@ _MEASURE = Fix("measure the network", "ddpdoctor check")
 
 @check("PRF006", family="training", needs=NEEDS, id="training.communication", required=False, commands=JOB)
 def find_communication_bound(evidence: Evidence) -> Iterator[Finding]:
-    """Most of a step passes in communication that nothing hides, also where nobody is late."""
+    """Most of a step passes in communication that nothing hides, also where no rank is late."""
     nodes = [node for node in evidence.training if node.timing.exposed_s is not None]
     shards = [node.timing.shards for node in evidence.training if node.timing.shards is not None]
     if max((each.steps for each in shards), default=0) >= FEWEST_LOOKS:
@@ -117,7 +117,7 @@ def _tell_bound(
 
 
 def _judge_shards(evidence: Evidence, shards: ShardTimes) -> Iterator[Finding]:
-    """Judge what fully_shard's collectives take of a step on the rank that waits for nobody."""
+    """Judge what fully_shard's collectives take of a step on the last rank to arrive."""
     exposed_s = shards.gather_s + shards.reduce_s
     if (
         shards.step_s < BOUND_S

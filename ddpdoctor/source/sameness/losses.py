@@ -251,9 +251,8 @@ class LossReader:
             if name in NUMBERS:
                 sides = [test]
             elif isinstance(test.func, ast.Attribute) and test.func.attr in METHODS:
-                sides = [
-                    test.func.value
-                ]  # not what the method of another object is given, which it may reduce
+                # Not what the method of another object is given: it may reduce that.
+                sides = [test.func.value]
             else:
                 return None
         else:

@@ -8,10 +8,17 @@ from statistics import median, median_low, quantiles
 from typing import Any
 
 from ddpdoctor.evidence import Frame
-from ddpdoctor.evidence.training.timing import PHASES, RankTimes, Timing, compare
+from ddpdoctor.evidence.training.timing import (
+    PHASES,
+    Pipeline,
+    RankTimes,
+    ShardTimes,
+    StageTimes,
+    Timing,
+    compare,
+)
 from ddpdoctor.facts.training_events import Times
-from ddpdoctor.facts.training_rows import Column, LookRow, choose_sampled
-from ddpdoctor.watch.readers.exposed import find_pipeline, find_shards
+from ddpdoctor.facts.training_rows import Column, LookRow, WaitRow, choose_sampled
 from ddpdoctor.watch.readers.records import Shortener
 
 KINDS = frozenset({"times"})
@@ -20,6 +27,8 @@ MANY, FEW_COLUMNS = 512, 24
 """Ranks of a job from which on fewer columns are kept."""
 LONGEST = 128
 """Columns and looks of one event that are read."""
+MODULES = 8
+"""Modules that are named of those that steps wait for."""
 MOST = 1 << 62
 """That a number may be."""
 FEWEST_LOOKS = 10
@@ -169,8 +178,8 @@ def fold_timing(events: Mapping[int, Times], world: int, locate: Locate, shorten
         gradient_bytes=_whole(first.event["bytes"]),
         device=str(first.event.get("device") or "")[:20],
         loader=_find_loader(ranks, locate),
-        shards=find_shards(rank.event for rank in ranks),
-        pipeline=find_pipeline({rank.number: rank.event for rank in ranks}, shorten),
+        shards=_find_shards(rank.event for rank in ranks),
+        pipeline=_find_pipeline({rank.number: rank.event for rank in ranks}, shorten),
     )
 
 
@@ -273,3 +282,92 @@ def _find_loader(ranks: Sequence[_Rank], locate: Locate) -> tuple[Frame, ...]:
     ]
     _, number, place = max(waited, default=(0, 0, 0))
     return locate(number, place) if place else ()
+
+
+def _count(value: Any) -> int:
+    """Return a number that is not below zero."""
+    number = _whole(value)
+    if number < 0:
+        raise ValueError("no time and no count is below zero")
+    return number
+
+
+def _read_waits(event: Times) -> dict[int, WaitRow]:
+    rows = (event.get("waits") or ())[:LONGEST]
+    read = [WaitRow(*map(_count, row[: len(WaitRow._fields)])) for row in rows]
+    return {row.step: row for row in read if row.took}
+
+
+def _find_shards(events: Iterable[Times]) -> ShardTimes | None:
+    """Return how long steps wait for what fully_shard shards, on the rank that waits least in each.
+
+    Raises:
+        TypeError, ValueError, IndexError: a row is damaged.
+    """
+    ranks = [(event, rows) for event in events if (rows := _read_waits(event))]
+    common = sorted(set.intersection(*(set(rows) for _, rows in ranks))) if ranks else []
+    least = [
+        min((rows[step] for _, rows in ranks), key=lambda row: (row.gather + row.reduce) / row.took)
+        for step in common
+        if all(rows[step].gather + rows[step].reduce for _, rows in ranks)
+    ]
+    if not least:
+        return None
+    looked = len(ranks[0][1])
+    names: dict[str, int] = {}
+    for name, kind, took in (ranks[0][0].get("waited") or ())[:MODULES]:
+        if kind in (0, 1):
+            names[str(name)[:200]] = names.get(str(name)[:200], 0) + _count(took)
+    return ShardTimes(
+        steps=len(least),
+        step_s=_middle_of(row.took for row in least),
+        gather_s=_middle_of(row.gather for row in least),
+        reduce_s=_middle_of(row.reduce for row in least),
+        gathered_bytes=int(median(row.bytes for row in least)),
+        modules=tuple(
+            (name, round(took / looked / 1e6, 6))
+            for name, took in sorted(names.items(), key=lambda one: -one[1])
+        ),
+    )
+
+
+def _find_pipeline(events: Mapping[int, Times], shorten: Shortener) -> Pipeline | None:
+    """Return how ranks wait for other stages; None where there is no pipeline.
+
+    Args:
+        events: Rank -> the last event with its times.
+        shorten: Names files and reads source lines.
+
+    Raises:
+        TypeError, ValueError, IndexError: a row is damaged.
+    """
+    found, shapes, looked = [], [], []
+    for rank, event in sorted(events.items()):
+        rows = list(_read_waits(event).values())
+        shape = [_count(each) for each in (event.get("pipeline") or ())[:4]]
+        if rows and len(shape) == 4:
+            shapes.append(shape)
+            looked.append(len(rows))
+            found.append(
+                StageTimes(
+                    rank,
+                    shape[3],
+                    _middle_of(row.took for row in rows),
+                    _middle_of(row.stage for row in rows),
+                )
+            )
+    if not found:
+        return None
+    first = next((event["waited_at"] for event in events.values() if event.get("waited_at")), None)
+    return Pipeline(
+        stages=max(shape[0] for shape in shapes),
+        held=max(shape[1] for shape in shapes),
+        micro_batches=max(shape[2] for shape in shapes),
+        steps=min(looked),
+        ranks=tuple(found),
+        frames=shorten.frames(first),
+    )
+
+
+def _middle_of(microseconds: Iterable[int]) -> float:
+    return round(median(microseconds) / 1e6, 6)

@@ -165,9 +165,8 @@ def tells_all(place: Place) -> bool:
 def _find_part(call: Call, series: str, other: Place) -> str:
     """Return what another rank has done of a call: done, missing, differs or unknown."""
     ordinal = call.ordinal
-    if (
-        call.op == BACKWARD and call.device is not None
-    ):  # queued: who has begun that forward will queue it as well
+    if call.op == BACKWARD and call.device is not None:
+        # Queued: who has begun that forward will queue it as well.
         series = replace(call, op=FORWARD).series
     elif call.op == BACKWARD:
         theirs = other.call

@@ -3,7 +3,7 @@
 DistributedDataParallel measures that of itself; what shards parameters and what runs a pipeline does not. In a few
 steps the functions of torch in which a step waits are replaced by ours, and put back after it: other steps cost
 nothing. On a GPU it is a stream that waits, not Python: what it waited is the time between two events around the
-function, which is read when a later look begins. Nobody waits for a device because of us.
+function, which is read when a later look begins. The program never waits for a device because of us.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EARLY, EACH = 12, 100
 LOOKS = 64
 """Steps of which what they waited is kept."""
 MODULES = 256
-"""Modules whose waiting is told apart."""
+"""Modules whose waiting is kept one by one."""
 _PENDING = 4
 """Looks whose events the device has not reached."""
 _FRAMES = 8
@@ -117,12 +117,19 @@ def turn(step: int, measured: bool) -> None:
         step: Number of the one that has ended; the first ones, which are not counted, have none above 0.
         measured: Whether times are taken in the next one.
     """
-    state = _state
+    try:
+        _turn(_state, step, measured)
+    except Exception as error:
+        _give_up(error)
+
+
+def _turn(state: _State, step: int, measured: bool) -> None:
+    busy = prints.explain_busy() is not None
     if state.look is not None:
-        _close(state, state.look)
+        _drop() if busy else _close(state, state.look)
     if step < 0 or not measured or (step >= EARLY and step + 1 < state.next):
         return
-    if budget.level in (budget.OFF, budget.LIGHT) or ddp.is_compiling() or prints.explain_busy() is not None:
+    if budget.level in (budget.OFF, budget.LIGHT) or ddp.is_compiling() or busy:
         return
     _settle(state)
     state.next = step + 1 + EACH
@@ -186,6 +193,9 @@ def _begin(kind: int, gathered: bool, args: tuple[Any, ...]) -> tuple[int, Any] 
     if look is None:
         return None
     try:
+        if _is_recorded(look.cuda):
+            _drop()
+            return None
         if kind == STAGE:
             if not args or not args[0]:
                 return None
@@ -204,6 +214,9 @@ def _end(kind: int, args: tuple[Any, ...], began: tuple[int, Any]) -> None:
     if look is None:
         return
     try:
+        if _is_recorded(look.cuda):
+            _drop()
+            return
         name = str(getattr(args[0], "_module_fqn", None) or "") if kind != STAGE else ""
         since, first = began
         if first is None:
@@ -221,8 +234,19 @@ def _give_up(error: Exception) -> None:
     """Look no more: what failed once would fail again."""
     journal.failed("waits", error)
     places.clear()
+    _drop()
+
+
+def _drop() -> None:
+    """Look at this step no longer."""
     _state.look = None
     _put_back(_state)
+
+
+def _is_recorded(cuda: Any) -> bool:
+    """Whether the program records a CUDA graph: to ask for an event would break it."""
+    asked = getattr(cuda, "is_current_stream_capturing", None)
+    return asked is not None and bool(asked())
 
 
 @unseen.behind
@@ -276,8 +300,11 @@ def _keep(state: _State, look: _Look) -> None:
 def describe() -> training_events.Times:
     """Return what is known by now, for the event that times are written in; empty where nothing was looked at."""
     state = _state
-    if state.pending:
-        _settle(state)
+    try:
+        if state.pending and prints.explain_busy() is None:
+            _settle(state)
+    except Exception as error:
+        _give_up(error)
     if not state.rows:
         return {}
     most = sorted(state.own.items(), key=lambda item: -item[1])[:8]
