@@ -1,54 +1,91 @@
-"""A plain training job that times its own steps; nothing in it knows of ddpdoctor.
+"""A plain training job that times its own steps, in slices when it is its turn; nothing in it knows of ddpdoctor.
 
-    training.py FOLDER MILLISECONDS STEPS [PARAMETERS] [ddp|fsdp]
+    training.py FOLDER MILLISECONDS SLICES STEPS PARAMETERS ddp|fsdp
 
 Takes steps of a small model on gloo, made as long as asked for by a loop that counts: one that waited for the clock
-would hide what the hooks cost within it. Each rank writes the seconds of each step and its processor time, of the
-first steps and of those after them: `run` measures short steps one by one only as long as the former last.
+would hide what the hooks cost within it. That loop is part of a step's wall time, and not of its processor time: it
+calls nothing, so nothing is watched in it, and it varies by more than hooks cost. FOLDER holds what all jobs share: the
+length of that loop, and a file in which each slice of each job has a byte, set when it is its turn. Variables `INDEX`
+and `JOBS` say which job this one is. Each rank writes, of each slice, the lower quartiles of the wall time of its steps
+and of the processor time of its main thread.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
+import os
+import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stepping import WARM_UP, calibrate, make_step, time_steps
+from benchmarks.stepping import WARM_UP, calibrate, make_step
 
-UNTIMED = 64
-"""Steps between the calibration and the first that counts."""
-FIRST = 800
-"""Steps that count as the first ones. With those before them they are more than the 1,024 that `run` measures all."""
+TURNS = "turns"
+UNTIMED = 10
+"""Steps at the beginning of a slice: what other jobs have pushed out of the caches comes back."""
+POLL_S = 0.005
+MEASURED_ALL = 1064
+"""Steps of a job after which `run` no longer measures each short one, with some to spare."""
 
 
 def main() -> None:
-    """Train, and write ``rank-N.json``."""
+    """Train, and write ``INDEX-rank-N.json``."""
     import torch
     import torch.distributed as dist
 
-    folder, wanted_s, steps = Path(sys.argv[1]), float(sys.argv[2]) / 1e3, int(sys.argv[3])
-    parameters = int(sys.argv[4]) if len(sys.argv) > 4 else 4
-    sharded = sys.argv[5:] == ["fsdp"]
+    folder, wanted_s = Path(sys.argv[1]), float(sys.argv[2]) / 1e3
+    slices, steps, parameters = map(int, sys.argv[3:6])
+    index, jobs = int(os.environ["INDEX"]), int(os.environ["JOBS"])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    step: Callable[[int], None] = make_step(torch, dist, parameters, _shard if sharded else None)
+    rank = dist.get_rank()
+    step: Callable[[int], None] = make_step(
+        torch, dist, parameters, _shard if sys.argv[6] == "fsdp" else None
+    )
     loops = _read_loops(folder) or calibrate(step, wanted_s, torch, dist)
-    if dist.get_rank() == 0:
-        (folder / "loops").write_text(str(loops))
-    for _ in range(WARM_UP + UNTIMED):
+    for _ in range(WARM_UP):
         step(loops)
-    phases = (("first", FIRST), ("steady", steps))
-    result = {name: time_steps(step, count, loops) for name, count in phases}
-    (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(result))
+    taken = 2 * WARM_UP
+    if rank == 0:
+        (folder / "loops").write_text(str(loops))
+        (folder / f"{index}.ready").touch()
+    found: list[tuple[int, float, float]] = []
+    with (folder / TURNS).open("r+b") as file, mmap.mmap(file.fileno(), 0) as turns:
+        for number in range(slices):
+            while not turns[number * jobs + index]:
+                time.sleep(POLL_S)
+            for _ in range(UNTIMED):
+                step(loops)
+            found.append((taken + UNTIMED, *_time(step, steps, loops)))
+            taken += UNTIMED + steps
+            if rank == 0:
+                turns[number * jobs + index + 1] = 1
+    (folder / f"{index}-rank-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 
 
+def _time(step: Callable[[int], None], steps: int, loops: int) -> tuple[float, float]:
+    """Return lower quartiles of the wall time of so many steps and of their processor time, in seconds."""
+    wall: list[float] = []
+    processor: list[float] = []
+    for _ in range(steps):
+        began, used = time.perf_counter(), time.thread_time()
+        step(0)
+        processor.append(time.thread_time() - used)
+        for _ in range(loops):
+            pass
+        wall.append(time.perf_counter() - began)
+    return statistics.quantiles(wall, n=4)[0], statistics.quantiles(processor, n=4)[0]
+
+
 def _read_loops(folder: Path) -> int:
-    """Return the length of the loop that an earlier run of this folder found: all runs do the same work."""
-    kept = folder.parent / "loops"
+    """Return the length of the loop that the first job of this folder found: all do the same work."""
+    kept = folder / "loops"
     return int(kept.read_text()) if kept.exists() else 0
 
 

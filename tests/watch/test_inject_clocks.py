@@ -62,7 +62,7 @@ RESTS = (
     def run(steps, scale):
         noted = []
         for _ in range(steps):
-            gradients.note_backward(False)
+            gradients.note_backward(stopwatch.state.resting != 0)  # as `backwards` does
             noted.append(not gradients._busy)
             for phase, took in ((stopwatch.FORWARD, 3000), (stopwatch.OTHER, 1000)):
                 stopwatch.enter(phase); now[0] += scale * took
@@ -75,15 +75,16 @@ RESTS = (
     taken = run(1600 + 1, 100)[1:]
     assert sum(taken) == 100 and all(sum(taken[at : at + 16]) == 1 for at in range(0, 1600, 16)), taken
     assert len({taken[at : at + 16].index(True) for at in range(0, 1600, 16)}) == 16  # not evenly
+    assert sum(run(16, 2000)[1:]) <= 2  # sixteen steps after another length it is noticed
     assert all(run(16, 2000)[1:])  # twenty milliseconds
     assert sum(run(160, 1000)[32:]) == 64  # ten
     steps = state.steps
-    assert steps == sum(each.count for each in state.columns) == 1039 + 1601 + 16 + 160
+    assert steps == sum(each.count for each in state.columns) == 1039 + 1601 + 16 + 16 + 160
     assert all(each.first <= each.sampled < each.first + state.width and each.met for each in state.columns[:-1])
     short = [each for each in state.columns if 1100 < each.first and each.first + state.width < 2600]
     assert len(short) > 10
     for each in short:  # what one step took counts for those beside it
-        assert each.spent[stopwatch.FORWARD] == 300_000 * each.count, each.spent
+        assert each.spent[stopwatch.FORWARD] == 300_000 * each.count, [(c.first, c.count, c.spent[3], c.reduced) for c in state.columns]
         assert each.spent[stopwatch.BACKWARD] == 600_000 * each.count, each.spent
         assert each.reduced == each.count
     print("rested", stopwatch.state.resting != 0)

@@ -167,7 +167,7 @@ def end_step(optimizer: int) -> None:
             each = state.each
             column.reduced += state.reduced * each
             if each > 1:
-                watch.spent = [was + each * (now - was) for was, now in zip(state.whole, watch.spent)]
+                watch.spent[:] = [was + each * (now - was) for was, now in zip(state.whole, watch.spent)]
             if step == column.sampled:
                 column.marks, column.met = watch.marks, watch.met
             state.whole = watch.spent[:]
