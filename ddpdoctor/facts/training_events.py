@@ -76,6 +76,8 @@ class Batch(Event, total=False):
     index: int
     print: str | None
     shapes: list[Any]
+    parts: list[str | None]
+    """Fingerprints of its tensors, each for itself."""
     draws: str | None
     joining: bool
     frames: Frames

@@ -231,6 +231,51 @@ def test_random_numbers_that_differ_or_that_nobody_draws_are_none() -> None:
     assert judge(still) == []
 
 
+def give(made: Made, *batches: Sequence[str]) -> Made:
+    """Add batches, each with who was given the same as each of its tensors, e.g. ``("0|1", "0-1")``."""
+    for index, parts in enumerate(batches, start=1):
+        made.batch(index, "0|1")
+        shares = tuple(
+            tuple(
+                Share(f"{index}{place}{n}", RankSet.parse(ranks))
+                for n, ranks in enumerate(filter(None, text.split("|")))
+            )
+            for place, text in enumerate(parts)
+        )
+        made.batches[-1] = dataclasses.replace(made.batches[-1], parts=shares)
+    return made
+
+
+def test_a_tensor_that_is_the_same_on_ranks_beside_one_that_differs_is_a_warning() -> None:
+    found = only(give(Made(2).look(1), *[("0|1", "0-1")] * 3))
+    assert (found.code, found.severity, found.confidence) == ("DAT006", "warning", "medium")
+    assert (found.ranks, found.details["tensor"]) == (RankSet([0, 1]), 2)
+    assert "Tensor 2 of what the model is given is the same on ranks 0-1" in found.message
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [("0|1", "0-1")] * 2,  # too few
+        [("0|1", "0|1")] * 3,
+        [("0|1", "0-1"), ("0|1", "0-1"), ("0|1", "0|1")],
+        [("0-1", "0-1")] * 3,  # the same data, which is another mistake
+        [("0|1", "0")] * 3,  # not known of one
+        [("0|1", "")] * 3,  # the same for all samples, so not compared
+        [("0|1",), ("0|1", "0-1"), ("0|1", "0-1")],
+    ],
+)
+def test_tensors_that_tell_of_no_draws(batches: list[Sequence[str]]) -> None:
+    assert judge(give(Made(2).look(1), *batches)) == []
+
+
+def test_a_tensor_that_stays_the_same_from_batch_to_batch_is_no_draw() -> None:
+    made = give(Made(2).look(1), *[("0|1", "0-1")] * 3)
+    still = made.batches[0].parts[1]
+    made.batches[:] = [dataclasses.replace(each, parts=(each.parts[0], still)) for each in made.batches]
+    assert judge(made) == []
+
+
 def whole(rank: int, **more: Any) -> Sampling:
     plain: dict[str, Any] = {"replicas": None, "total": None, "seed": None, "epoch": None, "shards": {}}
     kept = {**plain, "dataset": "__main__.Pictures", "origin": "a", "whole": 100, "samples": 100, **more}

@@ -254,6 +254,8 @@ class BatchLook:
     """Where the model was called; of the first one only."""
     draws: tuple[Share, ...] = ()
     """How far the random numbers of the CPU were, on ranks whose batches are there too."""
+    parts: tuple[tuple[Share, ...], ...] = ()
+    """Who was given the same as each tensor, in order; of those that have a value for each sample, else of nobody."""
 
 
 @dataclass(frozen=True, slots=True)

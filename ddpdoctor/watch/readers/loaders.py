@@ -9,12 +9,15 @@ from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.training.fingerprints import BatchLook, EpochLook, LoaderSetup
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.facts.training_events import Batch, Epoch, Loader, LoaderEvent
-from ddpdoctor.watch.readers.agreement import fold_field
+from ddpdoctor.watch.readers.agreement import fold_field, fold_texts
 from ddpdoctor.watch.readers.records import Shortener
 
 KINDS = frozenset({"batch", "epoch", "loader"})
 """Events that tell of it."""
+PARTS = 8
+"""Tensors of a batch that are compared each for itself, at most."""
 
 
 @dataclass(slots=True)
@@ -66,9 +69,26 @@ def fold_batches(ranks: Iterable[RankLoaders], shorten: Shortener) -> list[Batch
             shape=tuple(int(size) for size in (next(iter(events.values()))["shapes"] or [[]])[0]),
             frames=shorten.frames(next(iter(events.values())).get("frames")),
             draws=fold_field(events, "draws"),
+            parts=_fold_parts(events),
         )
         for key, events in sorted(groups.items())
     ]
+
+
+def _fold_parts(events: dict[int, Batch]) -> tuple[tuple[Share, ...], ...]:
+    """Return which ranks were given the same as each tensor of a batch."""
+    told = {rank: parts for rank, event in events.items() if isinstance(parts := event.get("parts"), list)}
+    count = min(PARTS, max(map(len, told.values()), default=0))
+    return tuple(
+        fold_texts(
+            {
+                rank: str(parts[place])
+                for rank, parts in told.items()
+                if place < len(parts) and parts[place] is not None
+            }
+        )
+        for place in range(count)
+    )
 
 
 def fold_epochs(ranks: Iterable[RankLoaders], shorten: Shortener) -> list[EpochLook]:

@@ -21,8 +21,11 @@ FEWEST = 3
 
 @check("DAT006", family="training", needs=NEEDS, id="training.draws", required=False, commands=JOB)
 def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
-    """Ranks of one wrapper draw the same random numbers from batch to batch while they are given different data."""
-    if not any(look.draws for node in evidence.training for look in node.batches):
+    """Ranks of one wrapper draw the same random numbers from batch to batch while they are given different data.
+
+    Or they are given one tensor that is the same on all of them, changes from batch to batch and from sample to sample.
+    """
+    if not any(look.draws or any(look.parts) for node in evidence.training for look in node.batches):
         raise NotApplicable("no random numbers of ranks were seen before training batches")
     if not list_wrappers(evidence):
         return
@@ -33,10 +36,36 @@ def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
                 looks.setdefault((look.model, look.loader), {}).setdefault(look.index, []).append(look)
     for (model, _), rows in looks.items():
         for peers in list_groups(evidence, model):
+            place = _find_part(rows, peers)
+            if place is not None:
+                yield _tell_part(place, peers, rows)
+                return
             ranks = _find_equal(rows, peers)
             if ranks:
                 yield _tell(ranks, rows)
                 return
+
+
+def _find_part(rows: dict[int, list[BatchLook]], peers: RankSet) -> int | None:
+    """Return the place of a tensor that all ranks are given alike and new each time, beside one that differs."""
+    count = min((len(look.parts) for looks in rows.values() for look in looks), default=0)
+    if len(rows) < FEWEST or len(peers) < 2:
+        return None
+    given = [
+        [_read(rows[index], peers, lambda look, at=place: look.parts[at]) for index in sorted(rows)]  # type: ignore[misc]
+        for place in range(count)
+    ]
+    known = [all(len(row) == len(peers) for row in each) for each in given]
+    if not any(
+        seen and all(len(set(row.values())) == len(row) for row in each)
+        for seen, each in zip(known, given, strict=True)
+    ):
+        return None
+    for place, each in enumerate(given):
+        new = {digest for row in each for digest in row.values()}
+        if known[place] and all(len(set(row.values())) == 1 for row in each) and len(new) == len(each):
+            return place
+    return None
 
 
 def _find_equal(rows: dict[int, list[BatchLook]], peers: RankSet) -> RankSet:
@@ -62,6 +91,27 @@ def _read(
         for rank in share.ranks
         if rank in peers
     }
+
+
+def _tell_part(place: int, ranks: RankSet, rows: dict[int, list[BatchLook]]) -> Finding:
+    line = user_line(rows[min(rows)][0].frames)
+    return Finding(
+        message=f"Tensor {place + 1} of what the model is given is the same on {name_set(ranks)} in "
+        f"{count_of(len(rows), 'batch', 'batches')} in a row and new in each, although the samples differ: it is drawn "
+        "from random number generators in the same state, or read by a loader that does not divide its data.",
+        ranks=ranks,
+        where=in_line(line, ranks, "culprit"),
+        evidence=(
+            EvidenceItem("fingerprints", (
+                "compared were the tensors with one row for each sample whose rows differ, on all ranks at each of "
+                "these batches"
+            ), ranks),
+        ),
+        fix=(Fix("seed by rank what draws it, after the model was created and wrapped",
+                 code="generator.manual_seed(seed + dist.get_rank())"),),
+        details={"batches": len(rows), "tensor": place + 1},
+        confidence="medium",
+    )  # fmt: skip
 
 
 def _tell(ranks: RankSet, rows: dict[int, list[BatchLook]]) -> Finding:

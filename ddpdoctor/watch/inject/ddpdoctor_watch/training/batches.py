@@ -25,6 +25,8 @@ FIRST = 3
 EPOCHS = 3
 """Epochs that are looked at, and those whose number is a power of two."""
 _FRAMES = 6
+_PARTS = 8
+"""Tensors of a batch that are compared each for itself."""
 
 _counts: dict[tuple[int, int, int], int] = {}
 """Model, place of the loader and epoch -> batches seen."""
@@ -106,6 +108,7 @@ def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, join
         "index": index,
         "print": prints.fold(measured, shapes) if any(each is not None for each in measured) else None,
         "shapes": shapes[:4],
+        "parts": _list_parts(tensors, measured),
         "draws": _read_draws() if all(each.device.type == "cpu" for each in tensors) else None,
         "joining": joining,
     }
@@ -113,6 +116,28 @@ def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, join
         fields["frames"] = frames.list_own(frame, _FRAMES)
     budget.write("batch", fields)
     budget.spend(began)
+
+
+def _list_parts(tensors: list[Any], measured: list[list[object] | None]) -> list[str | None]:
+    """Return of each tensor its fingerprint, where it has as many rows as the first one and these are not alike.
+
+    What is the same for all samples of a batch (a step, a learning rate, a mask of ones) is no draw.
+    """
+    rows = next((len(each) for each in tensors if each.dim()), 0)
+    return [
+        str(told[0]) if told is not None and each.dim() and len(each) == rows > 1 and _varies(each) else None
+        for each, told in zip(tensors[:_PARTS], measured)
+    ]
+
+
+def _varies(tensor: Any) -> bool:
+    """Whether the first elements of its rows differ."""
+    column = tensor.detach()
+    while column.dim() > 1:
+        if not column.shape[1]:
+            return False
+        column = column.select(1, 0)
+    return bool((column != column[0]).any())
 
 
 def _read_draws() -> str:
