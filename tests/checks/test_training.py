@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor_checks.training.replicas.models import list_replicas
 from tests.checks.training import CALL, STEP, WRAP, Made, judge, only, tensor
@@ -209,6 +209,23 @@ def test_unwrapped_models_may_be_meant_to_be_several() -> None:
     for made in (folds, ensemble, search, experts, gossip):
         found = only(made)
         assert (found.code, found.severity, found.confidence) == ("DDP015", "info", "low")
+
+
+def test_averaging_that_is_never_due() -> None:
+    due = Frame("outer.py", 12, "", "step % 20")
+    once = unwrapped(carried=0.01)
+    once.looks[1:1] = [dataclasses.replace(once.looks[1], step=16, carried=1.0)]
+    for made, expected in (
+        (unwrapped(carried=0.01), "error"),
+        (once, "info"),
+        (unwrapped("0|1"), "info"),  # begun apart
+    ):
+        made.rounds = (due,)
+        found = judge(made.batch(1, "0|1").batch(2, "0|1"))[0]
+        assert (found.code, found.severity) == ("DDP015", expected)
+        if expected == "error":
+            assert (found.confidence, found.where[0].line) == ("medium", 12)
+            assert "each so many steps at outer.py:12, which was never due in this run" in found.message
 
 
 def test_parts_of_one_model_read_the_same() -> None:

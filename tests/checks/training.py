@@ -88,6 +88,7 @@ class Made:
         self.layout = Layout()
         self.peers: tuple[RankSet, ...] = ()
         self.born: tuple[Born, ...] = ()
+        self.rounds: tuple[Frame, ...] = ()
         self.reduced: tuple[Frame, ...] = ()
         self.lowered = ""
         """Ranks whose learning rates a scheduler lowered after the same steps: ``"0|1"``."""
@@ -206,6 +207,7 @@ class Made:
             unfrozen=self.unfrozen,
             peers=self.peers,
             born=self.born,
+            rounds=self.rounds,
             reduced=self.reduced,
             lowered=shares(self.lowered) if self.lowered else (),
             lowered_at=(TORCH, Frame("train.py", 61, "fit", "scheduler.step(loss)")) if self.lowered else (),

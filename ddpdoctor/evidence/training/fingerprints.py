@@ -232,6 +232,9 @@ class OptimizerSetup:
     """Where the program reduced gradients by collectives of its own, innermost first."""
     scaled: tuple[Frame, ...] = ()
     """Where gradients were scaled (`StepLook.scaled`), innermost first; else where the step was made."""
+    rounds: tuple[Frame, ...] = ()
+    """Tests by a number of steps (``step % 8``) behind which the program carries parameters over ranks, as its source
+    has it; only read where nothing wraps the model."""
     born: tuple[Born, ...] = ()
     """Of wrapped models in a job with groups smaller than theirs; the first parameters, none that has one value."""
 

@@ -42,12 +42,16 @@ from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.phases import LONGEST
 from ddpdoctor.source import find_handler, is_source
+from ddpdoctor.source.files.rounds import find_rounds
+from ddpdoctor.source.own_imports import read_program
 
 ANOMALY = "anomaly mode"
 """Name under which autograd's anomaly mode is recorded: a setting that is not a variable."""
 MESSAGE_LIMIT = 4000
 MOST_DEEP = 4
 """Groups of exceptions within groups that are looked into."""
+ROUNDS = 4
+"""Tests behind which parameters are averaged that are kept."""
 SOURCE_LIMIT = 200
 """Characters of a source line that are shown."""
 _OURS = str(Path(__file__).parents[2])
@@ -105,6 +109,26 @@ class Shortener:
                 if found is not None:
                     return Frame(self(str(file)), found.line, str(name), scrub(found.text)[:SOURCE_LIMIT])
         return None
+
+    def find_rounds(self, rows: Any) -> tuple[Frame, ...]:
+        """Return the tests by a number of steps behind which a program carries its parameters over ranks.
+
+        Args:
+            rows: Frames of one of its lines as the hook lists them, innermost first: the outermost of its own files is
+                the script.
+        """
+        own = [
+            str(file)
+            for file, _, _ in (rows if isinstance(rows, list) else ())
+            if find_owner(str(file), self._roots) == USER and os.path.isabs(str(file))
+        ]
+        if not own or not is_source(self._files + own[-1]):
+            return ()
+        script = Path(self._files + own[-1])
+        found = find_rounds(read_program(script, script.parent))
+        return tuple(
+            Frame(self(each.file), each.line, "", scrub(each.text)[:SOURCE_LIMIT]) for each in found[:ROUNDS]
+        )
 
     def _frame(self, file: str, line: int, function: str) -> Frame:
         known = self._known.get(file)

@@ -95,6 +95,9 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         ),
         reduced=shorten.frames(next((each for _, event in looks if (each := event.get("reduced_at"))), None)),
         scaled=shorten.frames(next((each for _, event in looks if (each := event.get("scaled_at"))), None)),
+        rounds=()
+        if any(table.get("wrappers") for table in every)
+        else shorten.find_rounds(first.get("frames")),
         born=_fold_born(known),
     )
 

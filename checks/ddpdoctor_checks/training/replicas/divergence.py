@@ -28,6 +28,8 @@ from ddpdoctor_checks.training.replicas.models import (
 )
 from ddpdoctor_checks.training.replicas.shared_parts import find_shared_parted
 
+WHOLE = 0.9
+"""Share of a model's parameters that is carried between two looks from which on they may have been averaged."""
 LAST_BITS = 1e-6
 """Relative difference of norms up to which parameters count as equal but for their last bits, where the
 gradients agree."""
@@ -61,6 +63,8 @@ class Parting:
     """Whether it happened in a step between two looks: counts tell it."""
     advice: bool = False
     """Whether it may well be meant."""
+    overdue: Frame | None = None
+    """A test behind which the program averages parameters, where that was never due."""
     unsure: bool = False
     """Whether nothing tells whether the ranks train one model or each its own."""
     load: LateLoad | None = None
@@ -311,6 +315,8 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
         return replace(parting, confidence="medium" if parting.at_start else "high")
     if is_carried_throughout(replica) and batches and not parting.at_start:
         return replace(parting, confidence="medium")
+    if replica.setup.rounds and not parting.at_start and not _was_carried(replica):
+        return replace(parting, confidence="medium", overdue=replica.setup.rounds[0])
     return replace(parting, confidence="low", advice=True, unsure=not parting.at_start)
 
 
@@ -342,6 +348,11 @@ def _differs_throughout(parting: Parting) -> bool:
     """Whether all that the optimizer steps differs; where a part is kept equal, the rest may be a rank's own."""
     setup, gradients = parting.replica.setup, parting.gradients
     return gradients is not None and not setup.wrappers and gradients.differing >= setup.parameters
+
+
+def _was_carried(replica: Replica) -> bool:
+    """Whether the program's own calls may once have carried all of the parameters."""
+    return any(look.carried >= WHOLE or look.exchanged >= WHOLE for look in replica.looks)
 
 
 def is_moved(replica: Replica, name: str) -> bool:

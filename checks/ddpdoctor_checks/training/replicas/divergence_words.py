@@ -31,7 +31,9 @@ def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
         fixes = (*_LOADED, _DIVERGED[1])
     steps = parting.replica.setup.frames
     call = user_line(parting.way.bypass) if parting.way is not None else None
-    if parting.load is not None:
+    if parting.overdue is not None:
+        call, fixes = parting.overdue, _OVERDUE
+    elif parting.load is not None:
         call = user_line(parting.load.frames)
     elif _find_lowering(parting) is not None:
         call = _find_lowering(parting)
@@ -115,6 +117,11 @@ def _say_unwrapped(parting: Parting, line: Frame | None) -> str:
             f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{tell_line(line)} with local "
             "gradients, although collectives carry as many elements as it has parameters in each step: what they "
             "average is not what the optimizer uses."
+        )
+    if parting.overdue is not None:
+        return (
+            f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name} with local gradients, and its "
+            f"parameters are to be averaged each so many steps{tell_line(line)}, which was never due in this run."
         )
     return (
         f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{tell_line(line)} with "
@@ -358,6 +365,11 @@ _LOADED = (
         code="loss = loss.detach().clone()\ndist.all_reduce(loss)   # then compare, keep and load",
     ),
 )
+_OVERDUE = (
+    Fix("make the averaging due: count the steps of the whole training, not those since an epoch or a round began, and "
+        "compare with a number of steps that it reaches"),
+    Fix("ranks that train models of their own on purpose can begin from seeds of their own"),
+)  # fmt: skip
 _SHARED = (
     Fix(
         "sum the gradients of replicated parameters (norms, routers, embeddings) across the ranks that each computed a "
