@@ -290,6 +290,25 @@ def test_pretrained_file_without_a_device_is_asked_about() -> None:
     assert ask(text.replace("{map}", ", map_location='cpu'")) == []
 
 
+@pytest.mark.parametrize(("test", "asked"), [("pretrained", True), ("args.resume", False)])
+def test_weights_below_a_test_of_their_origin_are_asked_about(test: str, asked: bool) -> None:
+    text = f"""
+    def make(args, pretrained=True):
+        net = Net().cuda()
+        if {test}:
+            net.load_state_dict(torch.load("./weights/resnet.pth"), strict=False)
+        return net
+    def main(args):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        make(args)
+        dist.destroy_process_group()
+    main(parse())
+    """
+    assert [each.code for each in of(lint(text), "CKP003")] == ([] if asked else ["CKP003"])
+    assert [each.code for each in ask(text)] == (["CKP003"] if asked else [])
+
+
 PLAIN = """
 def make(args, data):
     if {test}:

@@ -94,6 +94,19 @@ def test_port_that_the_parent_picks(port: str) -> None:
     assert lint(PORTS.format(set='os.environ["MASTER_PORT"] = str(port)', port=port)) == []
 
 
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "value",
+    [
+        "str(comm.bcast(find_port(), root=0))",
+        "str(comm.allgather(find_port())[0])",
+        "broadcast_port(find_port())",
+    ],
+)
+def test_port_that_ranks_agree_on_before_they_join(value: str) -> None:
+    assert lint(PORTS.format(set=f'os.environ["MASTER_PORT"] = {value}', port="1")) == []
+
+
 HELPER = """\
 {decorator}
 def {name}(state, path):

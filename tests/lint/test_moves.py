@@ -94,3 +94,17 @@ def test_a_model_that_each_caller_has_moved() -> None:
     use = "def main(rank):\n    net = torch.nn.Linear(8, 1){}\n    return wrap(net, rank)\n"
     assert not stays(wrap + use.format(".cuda(rank)"))
     assert stays(wrap + use.format("") + "print(torch.device('cuda'))\n")
+
+
+@pytest.mark.right
+def test_a_model_that_the_caller_of_a_caller_has_moved() -> None:
+    wrap = "def wrap(model, rank):\n    return DDP(model, device_ids=[rank])\n"
+    solver = "class Solver:\n    def __init__(self, model, rank):\n        self.model = wrap(model, rank)\n"
+    use = (
+        "def main(rank):\n    net = torch.nn.Linear(8, 1)\n    if torch.cuda.is_available():\n        net{}\n"
+        "    return Solver(net, rank)\n"
+    )
+    assert not stays(wrap + solver + use.format(".cuda()"))
+    kept = wrap + solver + use.format(".train()")
+    assert not stays(kept)  # the class that keeps it may move it
+    assert [each.code for each in ask(kept)] == ["DDP016"]

@@ -32,6 +32,11 @@ The rule was narrowed, and the correct code of all 92 read again (`--most 0`) af
 before a model is wrapped, losses divided twice, methods and attributes of classes that inherit, values out of dictionaries): no new finding. The unseen sample was measured again then: the same mutants
 were found, for no operator makes these mistakes.
 
+The whole unseen half was measured for the first time after all of this, with `--half unseen` and nothing else: 160 sources, one of its 67 repositories missing, 1,324 mutants of 52
+operators. Lint found **1,005 of 1,226 (82 %)**, 994 at a right line, 1,046 (85 %) with questions: the sample, with which each step was compared, had come to look better (85 %) than
+what it was drawn from. Of the 36 warnings and errors on its correct code 25 were true. Seven of the eleven false ones led to rules that name no program (a port that MPI broadcasts, a
+model that the caller of a caller moves, weights behind a test of `pretrained`), which leaves 25 of 29 (86 %; goal 95 %); for those five repositories it is not unseen any more.
+
 Three false warnings in the unseen half led to two rules (a program that moves to the CPU what it saves; a directory that was made before): for these two repositories it is not
 unseen any more.
 

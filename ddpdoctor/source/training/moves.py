@@ -102,16 +102,18 @@ def _is_part(node: ast.AST | None, whole: ast.AST | None) -> bool:
     return whole is not None and whole is not node and any(each is node for each in ast.walk(whole))
 
 
-def _judge_callers(name: str, scope: Scope, kinds: Kinds) -> int:
-    """Return what callers do with a model that they give for a parameter."""
+def _judge_callers(name: str, scope: Scope, kinds: Kinds, depth: int = 0) -> int:
+    """Return what callers do with a model that they give for a parameter, and theirs where they were given it."""
     if name not in scope.parameters:
         return STAYS
-    calls = kinds.callers(scope)
+    calls = kinds.callers(scope) if depth < DEEPEST else ()
     known = STAYS if calls else UNSURE
     for call, home in calls:
         given = find_argument(call, scope, name)
         own = name_of(given) if given is not None else None
         known = max(known, MOVED if own is None else _judge_name(own, home, kinds, DEEPEST - 1))
+        if own is not None:
+            known = max(known, _judge_callers(own, home, kinds, depth + 1))
     return known
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 
@@ -19,7 +20,7 @@ from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 
 PUBLISHED = re.compile("pretrain|backbone|imagenet|pytorch_model|huggingface", re.IGNORECASE)
-"""Checkpoints that others have published, whose tensors mostly are on the CPU."""
+"""Checkpoints that others have published, whose tensors mostly are on the CPU: their path says so, or a test before."""
 
 
 @lint_rule("load-unmapped", "load-doubted", reads="program")
@@ -43,7 +44,9 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         path = find_keyword(call, "f", 0)
         if path is None or ways.may_be_of_some(step):
             continue
-        restored, published = is_restored(call, step.scope, kinds), PUBLISHED.search(ways.spell(path, step))
+        tests = [ast.unparse(each.test) for each in step.guards if each.kind == "if"]
+        words = " ".join([ways.spell(path, step), *tests])
+        restored, published = is_restored(call, step.scope, kinds), PUBLISHED.search(words)
         sure = restored and not published and not from_cpu
         if restored or not published:
             yield ways.tell("load-unmapped" if sure else "load-doubted", step)

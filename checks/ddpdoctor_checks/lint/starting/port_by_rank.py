@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
@@ -23,6 +24,8 @@ FREE = frozenset({"getsockname", "find_free_port", "get_free_port", "pick_unused
 DRAWS = frozenset({"random.randint", "random.randrange", "random.choice", "numpy.random.randint", "os.getpid",
                    "time.time"})  # fmt: skip
 """Functions whose result differs across processes that nothing seeds."""
+JOINING = re.compile("bcast|broadcast|gather|reduce", re.IGNORECASE)
+"""Parts of names of functions after which processes have the same, those of MPI among them."""
 DEEPEST = 6
 """Values and functions that are followed into one another."""
 
@@ -80,6 +83,8 @@ def _differs(
             )
         if last in FREE:
             return True
+        if JOINING.search(last):
+            return False
         return any(_differs(each, scope, frames, files, ranks, depth + 1) for each in node.args)
     if isinstance(node, ast.Name):
         home, values = scope.lookup(node.id) or (scope, [])
