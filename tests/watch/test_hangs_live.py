@@ -104,11 +104,13 @@ def test_on_request_a_deadlock_is_only_reported(tmp_path: Path) -> None:
         )
     end = time.monotonic() + LIMIT_S
     try:
-        while b"it goes on" not in (tmp_path / "stderr").read_bytes():
+        while b"the job continues" not in (tmp_path / "stderr").read_bytes():
             assert time.monotonic() < end
             assert job.poll() is None
             time.sleep(0.2)
+        time.sleep(10)  # it is looked at again
         assert job.poll() is None
+        assert (tmp_path / "stderr").read_bytes().count(b"the job continues") == 1
     finally:
         job.terminate()
         job.wait(LIMIT_S)

@@ -89,6 +89,8 @@ class Monitor:
         self.elsewhere: str | None = None
         """What was found on another node, which ends the job."""
         self._suspicion: Suspicion | None = None
+        self._reported = ""
+        """Headline of the deadlock that was said last of a job that is not to be ended."""
         self._unnamed: Standstill | None = None
         """A look at ranks that do not move, of which nobody could be named; kept where the job is then asked to end."""
         self._seen: Marks = {}
@@ -306,6 +308,10 @@ class Monitor:
         if stage is None:
             return
         ends = self._policy.ends(stage)
+        if stage == "proved" and not ends:
+            if ruling.headline == self._reported:
+                return  # it was said, and the job goes on as was asked for
+            self._reported = ruling.headline
         if stage in ("proved", "confirmed"):
             seen = self._ask_ras(seen)
         seen = replace(seen, stage=stage, stopped=ends)
