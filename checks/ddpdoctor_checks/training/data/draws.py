@@ -52,8 +52,7 @@ def _find_part(rows: dict[int, list[BatchLook]], peers: RankSet) -> int | None:
     if len(rows) < FEWEST or len(peers) < 2:
         return None
     given = [
-        [_read(rows[index], peers, lambda look, at=place: look.parts[at]) for index in sorted(rows)]  # type: ignore[misc]
-        for place in range(count)
+        [_read(rows[index], peers, _share_of(place)) for index in sorted(rows)] for place in range(count)
     ]
     known = [all(len(row) == len(peers) for row in each) for each in given]
     if not any(
@@ -78,6 +77,10 @@ def _find_equal(rows: dict[int, list[BatchLook]], peers: RankSet) -> RankSet:
     moving = len({next(iter(row.values())) for row in draws}) == len(draws)
     differing = all(len(set(row.values())) == len(row) for row in batches)
     return peers if equal and moving and differing else RankSet()
+
+
+def _share_of(place: int) -> Callable[[BatchLook], Iterable[Share]]:
+    return lambda look: look.parts[place]
 
 
 def _read(

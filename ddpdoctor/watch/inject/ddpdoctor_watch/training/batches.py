@@ -25,8 +25,8 @@ FIRST = 3
 EPOCHS = 3
 """Epochs that are looked at, and those whose number is a power of two."""
 _FRAMES = 6
-_PARTS = 8
-"""Tensors of a batch that are compared each for itself."""
+_PARTS, _ROWS = 8, 4
+"""Tensors of a batch that are compared each for itself, and the fewest samples."""
 
 _counts: dict[tuple[int, int, int], int] = {}
 """Model, place of the loader and epoch -> batches seen."""
@@ -119,25 +119,33 @@ def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, join
 
 
 def _list_parts(tensors: list[Any], measured: list[list[object] | None]) -> list[str | None]:
-    """Return of each tensor its fingerprint, where it has as many rows as the first one and these are not alike.
+    """Return a digest of each tensor that has as many rows as the first one, where these are not alike.
 
-    What is the same for all samples of a batch (a step, a learning rate, a mask of ones) is no draw.
+    What is the same for all samples of a batch (a step, a learning rate, a mask of ones) is no draw. Of few samples
+    equal labels may be chance.
     """
     rows = next((len(each) for each in tensors if each.dim()), 0)
     return [
-        str(told[0]) if told is not None and each.dim() and len(each) == rows > 1 and _varies(each) else None
+        _digest(each, told) if told is not None and each.dim() and len(each) == rows >= _ROWS else None
         for each, told in zip(tensors[:_PARTS], measured)
     ]
 
 
-def _varies(tensor: Any) -> bool:
-    """Whether the first elements of its rows differ."""
+def _digest(tensor: Any, told: list[object]) -> str | None:
+    """Return the fingerprint of a tensor with one of the order of its rows; None where these begin alike."""
     column = tensor.detach()
     while column.dim() > 1:
         if not column.shape[1]:
-            return False
+            return None
         column = column.select(1, 0)
-    return bool((column != column[0]).any())
+    torch: Any = sys.modules["torch"]
+    if not bool((column != column[0]).any()):
+        return None
+    kind = getattr(torch, f"int{8 * column.element_size()}")
+    bits = column.contiguous() if column.dtype == torch.bool else column.contiguous().view(kind)
+    weights = torch.arange(1, len(bits) + 1, dtype=torch.int64, device=bits.device)
+    order = int((bits.to(torch.int64) * weights * weights).sum())
+    return f"{told[0]}-{order & (1 << 64) - 1:x}"
 
 
 def _read_draws() -> str:
