@@ -42,7 +42,7 @@ from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.phases import LONGEST
 from ddpdoctor.source import find_handler, is_source
-from ddpdoctor.source.files.rounds import find_rounds
+from ddpdoctor.source.files.periodic import find_rounds
 from ddpdoctor.source.own_imports import read_program
 
 ANOMALY = "anomaly mode"

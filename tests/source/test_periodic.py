@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.source.files.periodic import find_rounds
 from ddpdoctor.source.files.reading import parse_script
-from ddpdoctor.source.files.rounds import find_rounds
 from ddpdoctor.watch.readers.records import Shortener
 
 
