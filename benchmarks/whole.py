@@ -44,6 +44,8 @@ SETTINGS = (
 """Length of a step in ms, ranks, parameters of the model, what wraps it, bar in ms (table "Speed and scale")."""
 STEPS = {1: 100, 10: 40}
 """Steps of a slice, by the length of a step in ms."""
+JOBS_LIMIT_S = 1800.0
+"""All jobs of a setting end within; 64 processes on two cores take a third of it."""
 STEADY = 5
 """Slices after the first steps, by round: six rounds make thirty."""
 PHASES = {"first": "of the first steps", "steady": f"from step {MEASURED_ALL:,} on"}
@@ -104,7 +106,7 @@ def run_jobs(folder: Path, ranks: int, slices: int, arguments: tuple[str, ...]) 
         with turns.open("r+b") as file:
             file.write(b"\x01")
         for way, process, log in started:
-            require_success(way, wait_for(process, way), log.read_text(errors="replace"))
+            require_success(way, wait_for(process, way, JOBS_LIMIT_S), log.read_text(errors="replace"))
     return {way: _read(folder, index, ranks) for index, way in enumerate(WAYS)}
 
 

@@ -253,6 +253,12 @@ def test_a_tensor_that_is_the_same_on_ranks_beside_one_that_differs_is_a_warning
     assert "Tensor 2 of what the model is given is the same on ranks 0-1" in found.message
 
 
+def test_a_generator_that_a_checkpoint_restores_is_seen_in_a_later_epoch() -> None:
+    made = give(Made(2).look(1), *[("0|1", "0|1")] * 3, *[("0|1", "0-1")] * 3)
+    made.batches[3:] = [dataclasses.replace(each, epoch=2, index=each.index - 3) for each in made.batches[3:]]
+    assert only(made).severity == "warning"
+
+
 @pytest.mark.parametrize(
     "batches",
     [

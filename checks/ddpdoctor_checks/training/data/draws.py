@@ -29,18 +29,20 @@ def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
         raise NotApplicable("no random numbers of ranks were seen before training batches")
     if not list_wrappers(evidence):
         return
-    looks: dict[tuple[int, str], dict[int, list[BatchLook]]] = {}
+    looks: dict[tuple[int, str, int], dict[int, list[BatchLook]]] = {}
     for node in evidence.training:
         for look in node.batches:
-            if look.epoch == 1 and look.model > 0:
-                looks.setdefault((look.model, look.loader), {}).setdefault(look.index, []).append(look)
-    for (model, _), rows in looks.items():
+            if look.model > 0:
+                key = look.model, look.loader, look.epoch
+                looks.setdefault(key, {}).setdefault(look.index, []).append(look)
+    for (model, _, epoch), rows in looks.items():
         for peers in list_groups(evidence, model):
             place = _find_part(rows, peers)
             if place is not None:
                 yield _tell_part(place, peers, rows)
                 return
-            ranks = _find_equal(rows, peers)
+            # Later states of the generator tell no more: they follow from the first one.
+            ranks = _find_equal(rows, peers) if epoch == 1 else None
             if ranks:
                 yield _tell(ranks, rows)
                 return
