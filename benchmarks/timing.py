@@ -81,7 +81,7 @@ def wait_for(
     """Return the exit code of a process.
 
     Raises:
-        BenchmarkError: it did not end within so many seconds, `LIMIT_S` unless others are given; it is told to end.
+        BenchmarkError: it did not end within so many seconds, `LIMIT_S` unless others are given; it is terminated.
     """
     limit_s = LIMIT_S if limit_s is None else limit_s
     try:

@@ -92,6 +92,21 @@ def test_one_call_of_the_function_that_averages_is_followed_also_from_another_fi
         """,
         """
         import torch.distributed as dist
+        for step in range(100):
+            if step % 10 == 0:
+                for p in model.parameters():
+                    norm = p.grad.norm()
+                    dist.all_reduce(norm)
+        """,
+        """
+        import torch.distributed as dist
+        for step in range(100):
+            if step % 10 == 0:
+                for p in model.parameters():
+                    dist.all_reduce(p.grad.square().sum())
+        """,
+        """
+        import torch.distributed as dist
         if "%s" % mode == "average":
             for p in model.parameters():
                 dist.all_reduce(p.data)

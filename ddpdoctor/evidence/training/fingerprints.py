@@ -258,7 +258,7 @@ class BatchLook:
     draws: tuple[Share, ...] = ()
     """How far the random numbers of the CPU were, on ranks whose batches are there too."""
     parts: tuple[tuple[Share, ...], ...] = ()
-    """Who was given the same as each tensor, in order; of those that have a value for each sample, else of nobody."""
+    """Who was given the same as each tensor, in order; empty for those without a value for each sample."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ test that it waits for tells ranks that were to train one model from those that 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,10 @@ CARRYING = frozenset(
      "reduce_scatter_tensor"}
 )  # fmt: skip
 """Functions of torch.distributed that carry what they are given."""
+SMALL = re.compile(
+    r"\b(?:norm|mean|sum|item|max|min|std|var|any|all|numel|len|tensor|zeros|ones|isnan|isfinite)\("
+)
+"""What makes a number of a parameter: norms that are logged are no parameters that are carried."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -69,6 +74,13 @@ class _Tests:
         """Call -> the function that it stands in, where it does."""
         self._guards: dict[ast.Call, ast.If] = {}
         self._loops: dict[ast.Call, list[ast.expr]] = {}
+        self._numbers = {
+            target.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and SMALL.search(ast.unparse(node.value))
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
         self._names = {
             target.id
             for node in ast.walk(tree)
@@ -86,7 +98,10 @@ class _Tests:
         """Yield the collectives in a loop over parameters."""
         for call in self.calls:
             if _name(call) in CARRYING and any("param" in ast.unparse(each) for each in self._loops[call]):
-                yield call
+                given = call.args[0] if call.args else None
+                number = isinstance(given, ast.Name) and given.id in self._numbers
+                if given is not None and not number and not SMALL.search(ast.unparse(given)):
+                    yield call
 
     def _go(
         self,
@@ -130,12 +145,14 @@ class _Tests:
     ) -> None:
         """Remember the calls of a statement itself, not those of the statements in it."""
         waiting: list[ast.AST] = [statement]
+        around = list(loops)  # one list for all calls of the statement
         while waiting:
             node = waiting.pop()
+            if isinstance(node, ast.comprehension):
+                around.append(node.iter)
             if isinstance(node, ast.Call):
                 self.calls.append(node)
-                over = [each.iter for each in ast.walk(statement) if isinstance(each, ast.comprehension)]
-                self._loops[node] = [*loops, *over]
+                self._loops[node] = around
                 if function is not None:
                     self.functions[node] = function
                 if guard is not None:

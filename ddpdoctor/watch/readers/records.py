@@ -125,7 +125,10 @@ class Shortener:
         if not own or not is_source(self._files + own[-1]):
             return ()
         script = Path(self._files + own[-1])
-        found = find_rounds(read_program(script, script.parent))
+        try:
+            found = find_rounds(read_program(script, script.parent))
+        except RecursionError:
+            return ()
         return tuple(
             Frame(self(each.file), each.line, "", scrub(each.text)[:SOURCE_LIMIT]) for each in found[:ROUNDS]
         )
