@@ -159,6 +159,8 @@ class Step(Event, total=False):
     """The same elements before the step."""
     reduced_at: Frames
     """Frames of the last collective in between."""
+    all_to_all: bool
+    """Whether the program has called an all_to_all by then."""
     unsynced: int
     """Modules of fully_shard that hold parameters of it and were told not to reduce gradients."""
 
@@ -421,6 +423,16 @@ class Resumed(Event, total=False):
     number: int
 
 
+class Seed(Event, total=False):
+    """A line seeded torch's random number generators for the first time."""
+
+    event: Literal["seed"]
+    value: str
+    trained: bool
+    """Whether a backward had begun."""
+    frames: Frames
+
+
 class Gathered(Event, _Class, total=False):
     """What was gathered without a gradient and is used in a loss."""
 
@@ -442,6 +454,7 @@ AnyEvent = Union[
     SyncEvent,
     LoadEvent,
     ResumeEvent,
+    Seed,
     Times,
     Abstained,
     Watching,
@@ -454,5 +467,5 @@ EVENTS: Mapping[str, type] = {
     "evaluation": Evaluation, "pace": Pace, "search": Search, "unenclosed": Unenclosed,
     "unfollowed": Unfollowed, "data-parallel": DataParallel,
     "load": Load, "loaded": Loaded, "restored": Restored, "resume": Resume, "resumed": Resumed, "gathered": Gathered,
-    "companion": Companion, "compared": Compared,
+    "companion": Companion, "compared": Compared, "seed": Seed,
 }  # fmt: skip

@@ -14,7 +14,7 @@ from ddpdoctor.evidence.training.sampling import Sampling
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor_checks.training.data.samplers import estimate_overlap
 from tests.checks.jobs import Job
-from tests.checks.training import Made, judge, only
+from tests.checks.training import CALL, SEED, Made, judge, only
 
 TRAIN = Frame("train.py", 25, "train", "for batch in loader:")
 EVALUATE = Frame("train.py", 60, "evaluate", "for batch in validation:")
@@ -220,6 +220,32 @@ def draw(made: Made, draws: Sequence[str], batches: str = "0|1") -> Made:
 def test_random_numbers_that_are_the_same_on_ranks_are_an_advice() -> None:
     found = only(draw(Made(2).look(1), ["0-1"] * 3))
     assert (found.code, found.severity, found.ranks) == ("DAT006", "info", RankSet([0, 1]))
+
+
+def test_the_line_that_seeded_ranks_alike_is_named() -> None:
+    made = (
+        draw(Made(2).look(1), ["0-1"] * 3).seed("0|1", line=3).seed("0-1").seed("0|1", line=40, trained=True)
+    )
+    found = only(made)
+    assert [(each.line, each.role) for each in found.where] == [
+        (SEED.line, "culprit"),
+        (CALL.line, "noticed"),
+    ]
+    made = give(draw(Made(2).look(1), ["0-1"] * 3), *[("0|1", "0-1")] * 3).seed("0-1")
+    made.batches[:] = [
+        dataclasses.replace(given, draws=drawn.draws)
+        for drawn, given in zip(made.batches[:3], made.batches[3:], strict=True)
+    ]
+    found = only(made)
+    assert (found.severity, found.where[0].line) == ("warning", SEED.line)
+
+
+@pytest.mark.parametrize("seeds", [("0-1", "0|1"), ("0",), ("0-1", "0")])
+def test_ranks_that_were_not_seeded_alike_last(seeds: tuple[str, ...]) -> None:
+    made = draw(Made(2).look(1), ["0-1"] * 3)
+    for line, values in enumerate(seeds, start=1):
+        made.seed(values, line=line)
+    assert only(made).where[0].line == CALL.line
 
 
 def test_random_numbers_that_differ_or_that_nobody_draws_are_none() -> None:

@@ -15,7 +15,7 @@ from ddpdoctor.facts import strategies
 from ddpdoctor.judge import Registry
 from ddpdoctor.report.build import build_report
 from ddpdoctor.testing import STARTED
-from tests.checks.training import STEP, Made, judge, only, shares, tensor
+from tests.checks.training import SEED, STEP, Made, judge, only, shares, tensor
 
 
 class ByHand(Made):
@@ -45,6 +45,50 @@ def test_the_line_that_averages_gradients_is_named_before_the_step() -> None:
     found = only(made)
     assert "are averaged at train.py:28 over the groups" in found.message
     assert found.where[0].line == 28
+
+
+def unequal_start(*groups: list[int], values: str) -> Made:
+    made = by_hand(*groups)
+    tensors = tensor("up.weight", 4, values, model=-1, reduced=False)
+    made.look(1, values, "", tensors).look(2, values, "", tensors)
+    made.reduced = (Frame("train.py", 28, "average", "dist.all_reduce(p.grad)"), STEP)
+    return made
+
+
+def test_replicas_of_several_groups_that_were_seeded_apart_are_one_finding() -> None:
+    found = only(unequal_start([0, 2], [1, 3], values="0|1|2|3").seed("0|1|2|3"))
+    assert (found.code, found.ranks, found.confidence) == ("NUM001", RankSet.span(4), "high")
+    assert "they are seeded differently at train.py:9, and nothing made" in found.message
+    assert [(each.line, each.role) for each in found.where][:2] == [
+        (SEED.line, "culprit"),
+        (STEP.line, "noticed"),
+    ]
+    assert found.evidence[1].text == "torch is seeded with d0 on rank 0 and d2 on rank 2"
+
+
+@pytest.mark.parametrize(
+    ("values", "trained"), [("0-1|2-3", False), ("0-3", False), ("0|1|2|3", True), ("0|1|2", False)]
+)
+def test_seeds_that_do_not_tell_why_replicas_differ(values: str, trained: bool) -> None:
+    found = only(unequal_start([0, 1, 2, 3], values="0|1|2|3").seed(values, trained=trained))
+    assert (found.code, found.where[0].line) == ("NUM001", STEP.line)
+
+
+def test_gradients_of_experts_averaged_over_all_ranks() -> None:
+    made = unequal_start([0, 1, 2, 3], values="0|1|2|3").seed("0|1|2|3")
+    made.all_to_all = True
+    found = only(made)
+    assert (found.code, found.confidence, found.where[0].line) == ("COL013", "medium", 28)
+    assert found.message.startswith(
+        "Ranks 0-3 average the gradients of up.weight of Net at train.py:28, of which each began with another one"
+    )
+
+
+def test_models_that_differ_in_all_parameters_are_no_experts() -> None:
+    made = unequal_start([0, 1, 2, 3], values="0|1|2|3")
+    made.all_to_all = True
+    made.looks[:] = [dataclasses.replace(each, differing=4) for each in made.looks]
+    assert only(made).code == "NUM001"
 
 
 def test_gradients_averaged_over_replicas() -> None:

@@ -8,7 +8,7 @@ from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.layout import make_layout
 from ddpdoctor.evidence.training.fingerprints import TensorLook
 from ddpdoctor.facts import strategies
-from tests.checks.training import STEP, Made, judge, only, tensor
+from tests.checks.training import SEED, STEP, Made, judge, only, tensor
 
 
 def fully_sharded(*, known: bool = True) -> Made:
@@ -64,8 +64,17 @@ def test_replicas_of_a_part_that_were_never_equal() -> None:
     assert (found.code, found.severity, found.ranks) == ("NUM001", "warning", RankSet([0, 1]))
     assert found.message == (
         "Ranks 0-1 average the gradient of embed.weight before the step at train.py:30, and started with different "
-        "values of it: they are replicas that were never equal, and stay different."
+        "values of it. They were never equal, and stay different."
     )
+
+
+def test_replicas_of_a_part_that_were_seeded_apart() -> None:
+    found = next(each for each in judge(unequal().seed("0|1")) if each.code == "NUM001")
+    assert "different values of it: they are seeded differently at train.py:9." in found.message
+    assert [(each.line, each.role) for each in found.where] == [
+        (SEED.line, "culprit"),
+        (STEP.line, "noticed"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,14 @@ from ddpdoctor.evidence.training.fingerprints import (
     WrapperLook,
     WrapperSetup,
 )
+from ddpdoctor.evidence.training.seedings import Seeding
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.judge import Finding, Registry
 from ddpdoctor.report.build import build_report
 from ddpdoctor.testing import STARTED
 
 STEP = Frame("train.py", 30, "train", "optimizer.step()")
+SEED = Frame("train.py", 9, "main", "torch.manual_seed(seed)")
 WRAP = Frame("train.py", 12, "main", "model = DistributedDataParallel(net)")
 CALL = Frame("train.py", 28, "train", "loss = model.module(x).mean()")
 LOOP = Frame("train.py", 25, "train", "for batch in loader:")
@@ -90,6 +92,8 @@ class Made:
         self.born: tuple[Born, ...] = ()
         self.rounds: tuple[Frame, ...] = ()
         self.reduced: tuple[Frame, ...] = ()
+        self.all_to_all = False
+        self.seedings: list[Seeding] = []
         self.lowered = ""
         """Ranks whose learning rates a scheduler lowered after the same steps: ``"0|1"``."""
 
@@ -165,6 +169,12 @@ class Made:
         ]
         return self
 
+    def seed(self, values: str, *, line: int = SEED.line, trained: bool = False) -> Made:
+        """Add a line that seeded torch, e.g. ``"0|1"`` for ranks with seeds of their own."""
+        frames = TORCH, dataclasses.replace(SEED, line=line)
+        self.seedings.append(Seeding(shares(values), trained, frames))
+        return self
+
     def loader(self, *, sets_epoch: bool = True, shuffle: bool | None = True, epochs: tuple[int, ...] = (0, 0),
                sampler: str = "torch.utils.data.distributed.DistributedSampler", shuffles: bool = True) -> Made:  # fmt: skip
         """Add the loader of batches and epochs."""
@@ -209,6 +219,7 @@ class Made:
             born=self.born,
             rounds=self.rounds,
             reduced=self.reduced,
+            all_to_all=self.all_to_all,
             lowered=shares(self.lowered) if self.lowered else (),
             lowered_at=(TORCH, Frame("train.py", 61, "fit", "scheduler.step(loss)")) if self.lowered else (),
         )
@@ -220,6 +231,7 @@ class Made:
             epochs=tuple(self.epochs),
             loaders=tuple(self.loaders),
             layout=self.layout,
+            seedings=tuple(self.seedings),
         )
 
     def evidence(self) -> Evidence:

@@ -58,7 +58,7 @@ HOSTILE = {
         event("batch", 3, model="x"), event("epoch", 3, loader=1), event("watching", 3, elapsed_ns="x"),
         event("abstained", 3), event("loader", 3, place=[1]), step(6, [], states=7), step(7, [], states=[[1]]),
         step(8, [], states=[["a", "b"]], each_state=3), event("load", 3, number=[1]), event("load", 3, number=1),
-        event("loaded", 3), event("resume", 3, names=[1], counter=2), event("resumed", 3), event("gathered", 3, **{"class": 1}, shape=["x"]), event("nonfinite", 3, what=[]),
+        event("loaded", 3), event("resume", 3, names=[1], counter=2), event("resumed", 3), event("seed", 3, value=[], frames=3), event("seed", 3), event("gathered", 3, **{"class": 1}, shape=["x"]), event("nonfinite", 3, what=[]),
         event("nonfinite", 3, what="gradient", number=1, model={}, name=[], value=2), event("finite", 3, number=None),
         times(columns=[1]), times(columns=[[]], looks=[[]]), times(looks=["x"]), times(loaders=[[1]]), times(width="x"),
         event("search", 3, number=1, iteration=1, unused=1, each_ns=-5, apart_ns="x"), event("losses", 3, since={}),

@@ -16,6 +16,7 @@ from ddpdoctor.evidence.stages import Frame
 from ddpdoctor.evidence.training.loads import EmptyLoad, FreshOptimizer, LateLoad
 from ddpdoctor.evidence.training.numerics import Numerics
 from ddpdoctor.evidence.training.sampling import Sampling
+from ddpdoctor.evidence.training.seedings import Seeding
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.evidence.training.syncs import Syncs
 from ddpdoctor.evidence.training.timing import Timing
@@ -230,6 +231,8 @@ class OptimizerSetup:
     """Where its step was called, innermost first."""
     reduced: tuple[Frame, ...] = ()
     """Where the program reduced gradients by collectives of its own, innermost first."""
+    all_to_all: bool = False
+    """Whether ranks that do so call all_to_all as well, as those of a mixture of experts."""
     scaled: tuple[Frame, ...] = ()
     """Where gradients were scaled (`StepLook.scaled`), innermost first; else where the step was made."""
     rounds: tuple[Frame, ...] = ()
@@ -357,6 +360,8 @@ class Training:
     loads: tuple[EmptyLoad, ...] = ()
     resumes: tuple[FreshOptimizer, ...] = ()
     late_loads: tuple[LateLoad, ...] = ()
+    seedings: tuple[Seeding, ...] = ()
+    """Lines that seeded torch, in the order in which the first rank came to them."""
     layout: Layout = field(default_factory=Layout)
     abstained: dict[str, RankSet] = field(default_factory=dict)
     """Why something was not looked at -> by which ranks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ddpdoctor.evidence.stages import Frame
 from ddpdoctor.evidence.training.fingerprints import (
     Born,
     OptimizerSetup,
@@ -15,6 +16,7 @@ from ddpdoctor.evidence.training.fingerprints import (
     Training,
 )
 from ddpdoctor.evidence.training.numerics import BufferLook, CompanionLook
+from ddpdoctor.evidence.training.seedings import Seeding
 from ddpdoctor.evidence.training.shares import Share
 
 
@@ -60,6 +62,24 @@ def join_companions(nodes: Iterable[Training]) -> list[CompanionLook]:
     return [look for _, look in sorted(joined.items())]
 
 
+def join_seedings(nodes: Iterable[Training]) -> list[Seeding]:
+    """Return the lines that seeded torch, in the order in which a rank came to them."""
+    joined: dict[tuple[Frame, ...], Seeding] = {}
+    for node in nodes:
+        for each in node.seedings:
+            known = joined.get(each.frames)
+            joined[each.frames] = (
+                each
+                if known is None
+                else replace(
+                    known,
+                    values=_join_shares(known.values, each.values),
+                    trained=known.trained or each.trained,
+                )
+            )
+    return list(joined.values())
+
+
 def _join_evaluations(one: BufferLook, other: BufferLook) -> BufferLook:
     names = [name for name in one.buffers if name in other.buffers]
     return replace(
@@ -83,6 +103,7 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         weighed=one.weighed or other.weighed,
         scaled=one.scaled or other.scaled,
         reduced=one.reduced or other.reduced,
+        all_to_all=one.all_to_all or other.all_to_all,
         lowered=_join_shares(one.lowered, other.lowered),
         lowered_at=one.lowered_at or other.lowered_at,
         born=_join_born(one.born, other.born),

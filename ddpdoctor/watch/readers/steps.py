@@ -94,6 +94,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
             next((each for _, event in looks if (each := event.get("lowered_at"))), None)
         ),
         reduced=shorten.frames(next((each for _, event in looks if (each := event.get("reduced_at"))), None)),
+        all_to_all=any(event.get("all_to_all") is True for _, event in looks),
         scaled=shorten.frames(next((each for _, event in looks if (each := event.get("scaled_at"))), None)),
         rounds=()
         if any(table.get("wrappers") for table in every)

@@ -20,11 +20,23 @@ from ddpdoctor.facts.training_events import (
     LoadEvent,
     NumberEvent,
     ResumeEvent,
+    Seed,
     StepEvent,
     SyncEvent,
     Times,
 )
-from ddpdoctor.watch.readers import layouts, loaders, loads, numerics, resumes, sharing, steps, syncs, timing
+from ddpdoctor.watch.readers import (
+    layouts,
+    loaders,
+    loads,
+    numerics,
+    resumes,
+    seedings,
+    sharing,
+    steps,
+    syncs,
+    timing,
+)
 from ddpdoctor.watch.readers.agreement import group_ranks
 from ddpdoctor.watch.readers.events import DAMAGED
 from ddpdoctor.watch.readers.rank_steps import RankSteps
@@ -42,6 +54,7 @@ KINDS = (
     | timing.KINDS
     | loads.KINDS
     | resumes.KINDS
+    | seedings.KINDS
 )
 """Events that tell of the training."""
 
@@ -60,6 +73,7 @@ class _Rank:
     times: Times | None = None
     loads: list[LoadEvent] = field(default_factory=list)
     resumes: list[ResumeEvent] = field(default_factory=list)
+    seeds: list[Seed] = field(default_factory=list)
     abstained: list[str] = field(default_factory=list)
     share: float | None = None
 
@@ -81,6 +95,8 @@ class _Rank:
             self.loads.append(cast(LoadEvent, event))
         elif kind in resumes.KINDS:
             self.resumes.append(cast(ResumeEvent, event))
+        elif kind in seedings.KINDS:
+            self.seeds.append(cast(Seed, event))
         elif event["event"] == "abstained":
             self.abstained.append(str(event["reason"]))
         elif event["event"] == "watching" and event["elapsed_ns"] > 0:
@@ -160,6 +176,10 @@ class TrainingReader:
                 lambda: resumes.fold_resumes(
                     {number: rank.resumes for number, rank in ranks.items()}, shorten
                 )
+            )
+            or (),
+            seedings=self._try(
+                lambda: seedings.fold_seeds({number: rank.seeds for number, rank in ranks.items()}, shorten)
             )
             or (),
             files=self._try(

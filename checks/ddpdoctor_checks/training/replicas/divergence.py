@@ -16,6 +16,7 @@ from ddpdoctor.evidence.training.fingerprints import (
 )
 from ddpdoctor.evidence.training.loads import LateLoad
 from ddpdoctor.evidence.training.shares import Share
+from ddpdoctor.judge import EvidenceItem
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.wording import find_odd
 from ddpdoctor_checks.training.replicas.models import (
@@ -27,6 +28,7 @@ from ddpdoctor_checks.training.replicas.models import (
     list_replicas,
 )
 from ddpdoctor_checks.training.replicas.shared_parts import find_shared_parted
+from ddpdoctor_checks.training.seeding import find_seeded_apart
 
 WHOLE = 0.9
 """Share of a model's parameters that is carried between two looks from which on they may have been averaged."""
@@ -69,6 +71,8 @@ class Parting:
     """Whether nothing tells whether the ranks train one model or each its own."""
     load: LateLoad | None = None
     """A load into the wrapped model or the optimizer that not all ranks made, or not all with the same values."""
+    seeded: tuple[Frame, EvidenceItem] | None = None
+    """Where ranks that drew different parameters got different seeds, and what these were."""
     shared: bool = False
     """Tensors are those that ranks hold alike beside parts of their own of one model."""
 
@@ -84,8 +88,49 @@ def judge_replicas(evidence: Evidence) -> list[Parting]:
         if parting is not None and parting.code == "DDP015" and not replica.kept:
             parting = _weigh_unwrapped(evidence, parting)
         if parting is not None:
-            found.append(replace(parting, load=_find_load(evidence, parting)))
-    return found
+            found.append(_add_cause(evidence, parting))
+    return _join_groups(found)
+
+
+def _add_cause(evidence: Evidence, parting: Parting) -> Parting:
+    """Add what made ranks differ, where that was seen."""
+    setup, first = parting.replica.setup, parting.first
+    if first is None or not _is_unequal_start(parting):
+        return replace(parting, load=_find_load(evidence, parting))
+    if setup.all_to_all and setup.reduced and 0 < first.differing < setup.parameters:
+        return replace(parting, code="COL013", confidence="medium")
+    load = _find_load(evidence, parting)
+    seeded = find_seeded_apart(evidence, first.values) if load is None else None
+    return replace(parting, load=load, seeded=seeded)
+
+
+def _is_unequal_start(parting: Parting) -> bool:
+    """Whether replicas that nothing wraps began with different parameters."""
+    return (
+        parting.code == "NUM001"
+        and parting.at_start
+        and not parting.shared
+        and parting.replica.wrapper is None
+    )
+
+
+def _join_groups(partings: Sequence[Parting]) -> list[Parting]:
+    """Join what several groups of replicas of one model began with: one cause, whichever groups there are."""
+    joined: list[Parting] = []
+    for parting in partings:
+        for place, known in enumerate(joined):
+            if (
+                _is_unequal_start(known)
+                and _is_unequal_start(parting)
+                and known.replica.setup.number == parting.replica.setup.number
+                and known.replica.model == parting.replica.model
+                and (known.seeded or (None,))[0] == (parting.seeded or (None,))[0]
+            ):
+                joined[place] = replace(known, ranks=known.ranks.union(parting.ranks))
+                break
+        else:
+            joined.append(parting)
+    return joined
 
 
 def _is_after_averaging(parting: Parting, replicas: Sequence[Replica]) -> bool:

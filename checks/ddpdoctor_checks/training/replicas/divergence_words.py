@@ -33,8 +33,12 @@ def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
     call = user_line(parting.way.bypass) if parting.way is not None else None
     if parting.overdue is not None:
         call, fixes = parting.overdue, _OVERDUE
+    elif parting.code == "COL013":
+        call = user_line(parting.replica.setup.reduced)
     elif parting.load is not None:
         call = user_line(parting.load.frames)
+    elif parting.seeded is not None:
+        call, fixes = parting.seeded[0], _SEEDED
     elif _find_lowering(parting) is not None:
         call = _find_lowering(parting)
     line = call or user_line(steps)
@@ -58,7 +62,11 @@ def _find_wrap(parting: Parting) -> Frame | None:
 
 def _names(tensors: Sequence[TensorLook]) -> str:
     noun = "Parameter" if len(tensors) == 1 else "Parameters"
-    return f"{noun} {join_words((each.name for each in tensors), few=_NAMES)}"
+    return f"{noun} {_list_names(tensors)}"
+
+
+def _list_names(tensors: Sequence[TensorLook]) -> str:
+    return join_words((each.name for each in tensors), few=_NAMES)
 
 
 def _say_bypassed(parting: Parting, line: Frame | None) -> str:
@@ -142,6 +150,12 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
     if parting.load is not None:
         return _say_loaded(parting, parting.load)
     if parting.at_start and parting.replica.wrapper is None:
+        if parting.seeded is not None:
+            return (
+                f"{capitalise(who)} have different parameters of {name} before the first step, although they take part "
+                f"in the averaging of one another's gradients: they are seeded differently{tell_line(line)}, and "
+                "nothing made their parameters equal."
+            )
         return (
             f"{capitalise(who)} have different parameters of {name} before the first step, although they take part "
             "in the averaging of one another's gradients: nothing made their parameters equal, or the groups in "
@@ -162,6 +176,14 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
     return (
         f"Parameters of {name} diverge across {name_set(parting.replica.ranks)}{bits} with equal gradients "
         "in the sampled steps: something else changes them."
+    )
+
+
+def _say_experts(parting: Parting, line: Frame | None) -> str:
+    return (
+        f"{capitalise(name_set(parting.ranks))} average the gradients of {_list_names(parting.tensors)} of "
+        f"{parting.replica.name}{tell_line(line)}, of which each began with another one while the other parameters are "
+        "equal, and exchange tensors by all_to_all: these are experts of their own, whose gradients must not be mixed."
     )
 
 
@@ -265,7 +287,7 @@ def _list_places(parting: Parting, call: Frame | None, steps: Sequence[Frame]) -
     for place, frame in enumerate(user_frames(steps)[:3]):
         first = not places and not place
         role = "culprit" if first else "noticed" if not place else "caller"
-        places.append(in_frame(frame, parting.replica.ranks, role))
+        places.append(in_frame(frame, parting.replica.ranks.union(parting.ranks), role))
     wrap = _find_wrap(parting)
     if wrap is not None and parting.code == "DDP006":
         places.insert(0, in_frame(wrap, parting.ranks, "culprit"))
@@ -279,6 +301,8 @@ def _list_evidence(parting: Parting) -> list[EvidenceItem]:
         items.append(EvidenceItem("gradients", _tell_look(parting.gradients, "gradients", "at")))
     if parting.first is not None:
         items.append(EvidenceItem("replicas", _tell_look(parting.first, "values", "before")))
+    if parting.seeded is not None:
+        items.append(parting.seeded[1])
     equal = [look.step for look in parting.replica.looks if parting.replica.agrees(look)]
     if equal:
         items.append(EvidenceItem("replicas", f"equal on all ranks before step {equal[-1]}"))
@@ -365,6 +389,22 @@ _LOADED = (
         code="loss = loss.detach().clone()\ndist.all_reduce(loss)   # then compare, keep and load",
     ),
 )
+_EXPERTS = (
+    Fix(
+        "average what is the same on all ranks, and each expert only across the ranks that hold it",
+        code='for name, p in model.named_parameters():\n    if ".expert." not in name:\n'
+        "        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)",
+    ),
+    Fix("ranks that are to hold the same parameters need one seed, or a broadcast before the first step"),
+)
+_SEEDED = (
+    Fix(
+        "give ranks that hold the same part of the model one seed to build it, and seed by rank only afterwards",
+        code="torch.manual_seed(seed + tensor_parallel_rank)   # not the global rank\nmodel = build()\n"
+        "torch.manual_seed(seed + dist.get_rank())        # for dropout and augmentation",
+    ),
+    _DIVERGED[1],
+)
 _OVERDUE = (
     Fix("make the averaging due: count the steps of the whole training, not those since an epoch or a round began, and "
         "compare with a number of steps that it reaches"),
@@ -414,6 +454,7 @@ _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]]
                 code="for p in model.parameters():\n    dist.all_reduce(p.grad)\n    p.grad /= dist.get_world_size()"),
         ),
     ),
+    "COL013": (_say_experts, _EXPERTS),
     "NUM001": (_say_diverged, _DIVERGED),
     "NUM006": (
         _say_optimizer,

@@ -18,7 +18,7 @@ NEEDS = ("training",)
 
 @diagnosis(
     "training.replicas",
-    codes=("DDP005", "DDP006", "NUM001", "NUM006", "DDP008", "DDP001", "DDP002", "DDP015"),
+    codes=("DDP005", "DDP006", "NUM001", "NUM006", "DDP008", "DDP001", "DDP002", "DDP015", "COL013"),
     family="training",
     needs=NEEDS,
     required=False,

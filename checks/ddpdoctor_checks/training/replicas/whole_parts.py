@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddpdoctor.evidence import Evidence, RankSet
+from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, TensorLook
 from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.facts import strategies
@@ -14,6 +14,7 @@ from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
 from ddpdoctor_checks.training.replicas.parted import NEEDS
+from ddpdoctor_checks.training.seeding import find_seeded_apart
 from ddpdoctor_checks.training.wrappers import find_layout, find_mixed
 
 LISTED = 4
@@ -105,7 +106,8 @@ def find_unequal_start(evidence: Evidence) -> Iterable[Finding]:
         return  # what is known of replicas is compared in `parted`
     for setup, looks in join_optimizers(evidence.training):
         for tensor, group in _list_unequal(looks) if not setup.wrappers else ():
-            yield _tell_unequal(setup, tensor, group)
+            held = [share for share in tensor.values if any(rank in group for rank in share.ranks)]
+            yield _tell_unequal(setup, tensor, group, find_seeded_apart(evidence, held))
             break
 
 
@@ -134,16 +136,23 @@ def _stay_apart(looks: Sequence[StepLook], name: str, group: RankSet) -> bool:
     )
 
 
-def _tell_unequal(setup: OptimizerSetup, tensor: TensorLook, group: RankSet) -> Finding:
+def _tell_unequal(
+    setup: OptimizerSetup, tensor: TensorLook, group: RankSet, seeded: tuple[Frame, EvidenceItem] | None
+) -> Finding:
     line = user_line(setup.frames)
+    why = f": they are seeded differently{tell_line(seeded[0])}" if seeded is not None else ""
     return Finding(
         message=(
             f"{capitalise(name_set(group))} average the gradient of {tensor.name} before the step{tell_line(line)}, "
-            "and started with different values of it: they are replicas that were never equal, and stay different."
+            f"and started with different values of it{why}. They were never equal, and stay different."
         ),
         ranks=group,
-        where=in_line(line, group, "culprit"),
+        where=(
+            *(in_line(seeded[0], group, "culprit") if seeded is not None else ()),
+            *in_line(line, group, "culprit" if seeded is None else "noticed"),
+        ),
         evidence=(
+            *((seeded[1],) if seeded is not None else ()),
             EvidenceItem("gradients", f"that of {tensor.name} is equal to the last bit at step 1", group),
             EvidenceItem("parameters", f"{tensor.name} differs on these ranks at every sampled step", group),
         ),

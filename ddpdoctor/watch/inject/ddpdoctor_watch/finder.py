@@ -27,6 +27,7 @@ TARGETS = {
     "torch.nn.parallel.data_parallel": "patch_data_parallel",
     "torch.utils.data.dataloader": "patch_dataloader",
     "torch.serialization": "patch_serialization",
+    "torch.random": "patch_random",
     "torch.optim.optimizer": "patch_optimizer",
     "torch.optim.lr_scheduler": "patch_lr_scheduler",
     "safetensors.torch": "patch_safetensors",

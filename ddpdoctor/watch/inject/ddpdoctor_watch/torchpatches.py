@@ -22,6 +22,7 @@ from .training import (
     gradients,
     loaders,
     reference,
+    seeds,
     steps,
     syncs,
     waits,
@@ -91,6 +92,11 @@ def patch_ddp(module: ModuleType) -> None:
 def patch_module(module: ModuleType) -> None:
     """See checkpoints loaded of which nothing goes into the model."""
     loads.patch_module(module)
+
+
+def patch_random(module: ModuleType) -> None:
+    """See random number generators seeded."""
+    seeds.patch_random(module)
 
 
 def patch_planner(module: ModuleType) -> None:

@@ -30,6 +30,8 @@ else:
 
 
 _MADE = (wire.INIT, wire.WRAP)
+_EXCHANGES = "all_to_all"
+"""What names of such collectives begin with."""
 _ROUTED = 64
 """Lines of exchanges whose rows are added up."""
 
@@ -109,6 +111,12 @@ def list_carried() -> list[tuple[int, int]]:
 def list_carrying() -> list[list[object]]:
     """Return the frames of the last of these calls; none where they are not known."""
     return _ring.sites.stacks.get(_ring.carrying, []) if _ring is not None else []
+
+
+def has_exchanged() -> bool:
+    """Whether the program has called an all_to_all."""
+    signatures = _ring.signatures if _ring is not None else {}
+    return any(isinstance(key, tuple) and str(key[0]).startswith(_EXCHANGES) for key in signatures)
 
 
 def list_members(group: int) -> tuple[int, ...]:

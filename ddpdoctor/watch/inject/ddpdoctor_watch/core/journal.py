@@ -63,6 +63,7 @@ LIMITS = {
     "loaded": 20,
     "resume": 10,
     "resumed": 10,
+    "seed": 20,
     "signature": 4_000,
     "site": 4_000,
     "group": 1_000,

@@ -199,6 +199,7 @@ def write_step(
             fields["unreduced"], fields["reduced"] = entry.reduced
         if entry.rounds.covers_all():
             fields["reduced_at"] = ring.list_carrying()
+            fields["all_to_all"] = ring.has_exchanged()
         fields["unsynced"] = layouts.count_unsynced(modules.list_roots(), entry.tensors)
     budget.write("step", fields)
     return whole
