@@ -153,6 +153,8 @@ class Step(Event, total=False):
     """Factor by which gradients of a sharded model were scaled between the backward and this step."""
     scaled_at: list[Any]
     """Frames of the line that did, as far as it can be told."""
+    sharers: list[int]
+    """Ranks that share these gradients out by a reduce-scatter of the program's own."""
     unreduced: list[float]
     """Elements of gradients as the backward left them, where the program reduces them itself."""
     reduced: list[float]

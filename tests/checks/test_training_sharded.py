@@ -325,6 +325,18 @@ def test_stages_that_a_mesh_names_are_clipped_apart() -> None:
     assert (found.code, found.confidence) == ("NUM007", "medium")
 
 
+def test_parts_of_sums_that_the_program_shares_out_itself_are_clipped_apart() -> None:
+    made = scaled((0.3, 0.6), (0.5, 0.5), layout="group")
+    made.looks[:] = [
+        dataclasses.replace(
+            look, scaled=tuple(dataclasses.replace(each, group=RankSet([0, 1])) for each in look.scaled)
+        )
+        for look in made.looks
+    ]
+    found = only(made)
+    assert (found.code, found.confidence, found.ranks) == ("NUM007", "high", RankSet([0, 1]))
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -39,7 +39,8 @@ def find_scaled_apart(evidence: Evidence) -> Iterable[Finding]:
     layout = find_layout(evidence)
     told: set[int] = set()
     for setup, looks in join_optimizers(evidence.training):
-        for group, sure in _list_groups(layout):
+        shared = {each.group: True for look in looks for each in look.scaled if each.group}
+        for group, sure in (*shared.items(), *_list_groups(layout)):
             apart = [look for look in looks if _is_apart(_list_factors(look, group))]
             if apart and not told & set(group):
                 told.update(group)

@@ -101,6 +101,8 @@ class Scaled:
 
     rank: int
     factor: float
+    group: RankSet = field(default_factory=RankSet)
+    """Ranks that share the gradients out by a reduce-scatter of the program's own; empty where a library shards."""
 
 
 @dataclass(frozen=True, slots=True)

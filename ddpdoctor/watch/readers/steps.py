@@ -205,7 +205,9 @@ def _fold_step(
         joined=joined,
         weights=tuple(_read_weights(rank, event) for rank, event in events.items() if event.get("weights")),
         scaled=tuple(
-            Scaled(rank, float(event["scaled"])) for rank, event in events.items() if event.get("scaled")
+            Scaled(rank, float(event["scaled"]), RankSet(map(int, event.get("sharers") or ())))
+            for rank, event in events.items()
+            if event.get("scaled")
         ),
         reduced=tuple(_read_reduced(rank, event) for rank, event in events.items() if event.get("reduced")),
         unsynced=RankSet(rank for rank, event in events.items() if event.get("unsynced")),

@@ -28,6 +28,7 @@ TARGETS = {
     "torch.utils.data.dataloader": "patch_dataloader",
     "torch.serialization": "patch_serialization",
     "torch.random": "patch_random",
+    "torch.nn.utils.clip_grad": "patch_clipping",
     "torch.optim.optimizer": "patch_optimizer",
     "torch.optim.lr_scheduler": "patch_lr_scheduler",
     "safetensors.torch": "patch_safetensors",

@@ -17,6 +17,7 @@ from .models import ddp, joins, loads, modules, pipelines, resumes, saved_states
 from .training import (
     assembly,
     batches,
+    clips,
     clocks,
     evaluations,
     gradients,
@@ -97,6 +98,11 @@ def patch_module(module: ModuleType) -> None:
 def patch_random(module: ModuleType) -> None:
     """See random number generators seeded."""
     seeds.patch_random(module)
+
+
+def patch_clipping(module: ModuleType) -> None:
+    """See gradients clipped by a norm."""
+    clips.patch_clipping(module)
 
 
 def patch_planner(module: ModuleType) -> None:

@@ -99,6 +99,15 @@ def is_coalescing() -> bool:
     return bool(getattr(getattr(_module, "_world", None), "pg_coalesce_state", None))
 
 
+def find_rank() -> int:
+    """Return the rank of this process; -1 where it has none."""
+    try:
+        return int(_module.get_rank())
+    except Exception as error:
+        journal.failed("group", error)
+        return -1
+
+
 def list_members(group: Any) -> tuple[int, ...] | None:
     """Return the ranks of a group, None where they cannot be told."""
     try:

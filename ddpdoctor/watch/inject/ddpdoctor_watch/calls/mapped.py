@@ -44,6 +44,9 @@ class Ring:
         """Number of a group -> elements since a backward began, but for those that backwards themselves carry."""
         self.carrying = 0
         """Site of the last call that was counted there."""
+        self.scattered: dict[int, tuple[int, int]] = {}
+        """Where the memory of a part of a sum begins that this rank alone was given since a backward began -> where it
+        ends, and the number of the group."""
         self.routed: dict[int, list[int]] = {}
         """Site of exchanges whose sizes differ by rank -> how many, and the rows sent and received in all."""
         self.exchanged = 0

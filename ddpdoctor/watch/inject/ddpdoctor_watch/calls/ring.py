@@ -17,7 +17,7 @@ from .mapped import append, intern_signature, name_reduction, open_ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
     from typing import Any
 
@@ -32,6 +32,8 @@ else:
 _MADE = (wire.INIT, wire.WRAP)
 _EXCHANGES = "all_to_all"
 """What names of such collectives begin with."""
+_SCATTERED = 1024
+"""Parts of sums that are remembered from one backward to the next."""
 _ROUTED = 64
 """Lines of exchanges whose rows are added up."""
 
@@ -98,6 +100,7 @@ def begin_round() -> None:
     ring = _ring
     if ring is not None:
         ring.carried.clear()
+        ring.scattered.clear()
         if _in_backward is _give_less:
             core: Any = sys.modules.get("torch._C")
             _in_backward = getattr(core, "_current_graph_task_id", _give_zero)
@@ -268,6 +271,8 @@ def _write(
         _count_rows(ring, site, *map(get, spec.splits))
     if spec.gathered is not None and gathers is not None:
         gathers(spec.name, tensor, get(spec.gathered), frame)
+    if spec.scattered is not None:
+        _note_scattered(ring, tensor if spec.tensor == spec.scattered else get(spec.scattered), group, peer)
     if not spec.two_sided and _in_backward() < 0:
         ring.carried[group] = ring.carried.get(group, 0) + elements
         ring.carrying = site
@@ -276,6 +281,29 @@ def _write(
     if spec.settles and settle is not None and not flags & wire.ASYNC:
         settle(ring.count, group)
     return token
+
+
+def _note_scattered(ring: Ring, output: Any, group: int, root: int) -> None:
+    """Remember where a part of a sum lies that this rank alone is given: gradients of a sharded optimizer, mostly."""
+    if type(output) is not ring.tensor or len(ring.scattered) >= _SCATTERED:
+        return
+    if root < 0 or root == groups.find_rank():
+        begin = output.data_ptr()
+        ring.scattered[begin] = begin + output.numel() * output.element_size(), group
+
+
+def find_scattered(tensors: Sequence[Any]) -> tuple[int, ...]:
+    """Return the ranks among which sums were shared out of which tensors are parts; none where one of them is not."""
+    ring = _ring
+    if ring is None or not ring.scattered:
+        return ()
+    found = set()
+    for each in tensors:
+        if type(each) is not ring.tensor:
+            return ()
+        place = each.data_ptr()
+        found.add(next((group for begin, (end, group) in ring.scattered.items() if begin <= place < end), 0))
+    return ring.groups.members(found.pop()) if len(found) == 1 else ()
 
 
 def _count_rows(ring: Ring, site: int, sent: Any, received: Any) -> None:

@@ -24,6 +24,13 @@ _GATHERERS = {
     "all_gather_single": "output_tensor",
 }
 """What gives each rank the tensors of all, and the argument that takes them."""
+_SCATTERERS = {
+    "reduce": "tensor",
+    "reduce_scatter": "output",
+    "reduce_scatter_tensor": "output",
+    "reduce_scatter_single": "output",
+}
+"""What gives each rank another part of a sum, or one rank all of it, and the argument that takes it."""
 
 
 class Spec:
@@ -46,6 +53,7 @@ class Spec:
         self.compared = name not in _UNEQUAL
         self.rooted = name in _ROOTED
         self.gathered = _GATHERERS.get(name)
+        self.scattered = _SCATTERERS.get(name)
         self.settles = name == "barrier"
         self.splits = _SPLITS if all(each in places for each in _SPLITS) else None
         self.lone = (

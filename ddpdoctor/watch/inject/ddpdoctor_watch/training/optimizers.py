@@ -46,9 +46,9 @@ class Optimizer:
         self.before: list[list[object] | None] | None = None
         self.averaged: list[list[int]] = []
         """Groups over which gradients were averaged by hand before the step that is looked at."""
-        self.scaled: tuple[float, list[list[object]]] | None = None
-        """Factor by which gradients were scaled before the step that is recorded, and the frames where that
-        happened."""
+        self.scaled: tuple[float, list[list[object]], list[int]] | None = None
+        """Factor by which gradients were scaled before the step that is recorded, the frames where that happened, and
+        the ranks that share them out, where they are parts of sums."""
         self.reduced: tuple[list[float], list[float]] | None = None
         """Elements of gradients behind the backward, and before the step, where the program reduces them itself."""
         self.states: list[tuple[str, list[list[object] | None]]] | None = None
@@ -194,7 +194,7 @@ def write_step(
         fields["weights"], fields["weighed"] = losses.take()
         fields["averaged"] = entry.averaged
         if entry.scaled is not None:
-            fields["scaled"], fields["scaled_at"] = entry.scaled
+            fields["scaled"], fields["scaled_at"], fields["sharers"] = entry.scaled
         if entry.reduced is not None:
             fields["unreduced"], fields["reduced"] = entry.reduced
         if entry.rounds.covers_all():

@@ -16,7 +16,7 @@ import time
 
 from ..core import budget, frames, journal, lifetime, progress, stopwatch, unseen
 from ..models import ddp, joins, modules, prints, resumes
-from . import clocks, companions, reference, scaling, states, syncs
+from . import clips, clocks, companions, reference, scaling, states, syncs
 from .optimizers import LEAST_DISTANCE, SITE_FRAMES, Optimizer, is_whole, look_at, write_step
 
 TYPE_CHECKING = False
@@ -270,7 +270,8 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
     if reference.enabled:
         reference.note_before(entry)
     entry.averaged = entry.rounds.list_averaged()
-    entry.scaled = scaling.take(frame)
+    clipped, measured = clips.take(), scaling.take(frame)
+    entry.scaled = clipped or (None if measured is None else (*measured, []))
     entry.reduced = scaling.take_elements(entry.tensors[: entry.parameters], entry.averaged)
     entry.states = None
     if is_whole(entry, step):

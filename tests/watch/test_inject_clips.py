@@ -1,0 +1,82 @@
+"""Gradients that are parts of sums and that each rank clips by the norm of its part are seen; others are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.watch.injecting import INJECT, python
+
+SCRIPT = """
+    import json, os, sys, tempfile, torch
+    import torch.distributed as dist
+    from torch import nn
+    sys.path.insert(0, sys.argv[1])
+    from ddpdoctor_watch.calls import ring
+    from ddpdoctor_watch.training import clips
+
+    dist.init_process_group("gloo", init_method=f"file://{tempfile.mkdtemp()}/meet", rank=0, world_size=1)
+    ring.begin_round()
+    clip = torch.nn.utils.clip_grad_norm_
+    out = {}
+
+    def told(parameters, most=1.0, **more):
+        norm = clip(parameters, most, **more)
+        # A group of one: its parts are the whole, which is for the members to say.
+        return clips._last is not None, float(norm)
+
+    members = lambda self, number: (0, 1)
+    type(ring._ring.groups).members = members
+
+    def part(values):
+        own = torch.empty(len(values))
+        dist.reduce_scatter_tensor(own, torch.tensor(values))
+        return own
+
+    one = nn.Parameter(torch.zeros(2))
+    one.grad = part([3.0, 4.0]).div_(1)
+    out["part"] = told([one])
+    out["taken"] = clips.take()
+    out["again"] = clips.take()
+    other = nn.Parameter(torch.zeros(1))
+    other.grad = torch.ones(1)
+    one.grad = part([3.0, 4.0])
+    out["beside another"] = told([one, other])
+    whole = torch.tensor([6.0, 8.0, 0.0, 0.0])
+    dist.reduce(whole, dst=0)
+    one.grad = whole[:2]
+    out["reduced"] = told([one], 5.0), clips.take()
+    dist.reduce(torch.ones(1), dst=0)
+    one.grad = part([0.3, 0.4])
+    out["small"] = told([one]), clips.take()
+    ring.begin_round()
+    out["of the round before"] = told([one])
+    one.grad = part([3.0, float("nan")])
+    out["not finite"] = told([one])[0], clips.take()
+    frame = out["taken"][1][0]
+    out["taken"] = [out["taken"][0], frame[2], out["taken"][2]]
+    for name in ("reduced", "small"):
+        out[name] = [out[name][0][0], out[name][1][0]]
+    print(json.dumps(out))
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.nn.utils.clip_grad, "_clip_grads_with_norm_"), reason="this torch clips in one function"
+)
+def test_clips_of_parts_of_sums_are_seen(tmp_path: Path) -> None:
+    done = python(tmp_path, SCRIPT, str(INJECT))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "part": [True, 5.0],
+        "taken": [0.2, "told", [0, 1]],
+        "again": None,
+        "beside another": [False, pytest.approx(26**0.5)],
+        "reduced": [True, 0.5],
+        "small": [True, 1.0],
+        "of the round before": [False, 0.5],
+        "not finite": [True, None],
+    }
