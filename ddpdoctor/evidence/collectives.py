@@ -51,6 +51,18 @@ class ProcessGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class CreatedGroup:
+    """A group as some ranks created it, where others created one of the same name of other members."""
+
+    name: str
+    members: RankSet
+    ranks: RankSet
+    """Those that created it so."""
+    frames: tuple[Frame, ...] = ()
+    """Where, innermost first, on the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedCall:
     """What a call asks for; None and empty where it is not known."""
 
@@ -130,6 +142,8 @@ class CallLog:
     """Ranks of the job, where something tells."""
     lost: tuple[str, ...] = ()
     """What could not be read, one sentence each."""
+    created: tuple[CreatedGroup, ...] = ()
+    """The first group of one name that ranks created of different members; empty where there is none."""
 
     def frames_of(self, call: RecordedCall) -> tuple[Frame, ...]:
         """Return the stack of a call, innermost first; empty where it is not known."""

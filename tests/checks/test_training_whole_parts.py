@@ -84,3 +84,32 @@ def test_replicas_of_a_part_that_were_seeded_apart() -> None:
 )
 def test_parts_that_are_meant_to_differ(made: Made) -> None:
     assert "NUM001" not in {each.code for each in judge(made)}
+
+
+def tensor_parallel(first: tuple[str, str], second: tuple[str, str], *, name: str = "tp") -> Made:
+    made = Made(2, wrapped=False)
+    made.peers = (RankSet([0]), RankSet([1]))
+    made.layout = make_layout([(strategies.DTENSOR.name, name, [0, 1])])
+    return made.look(1, "", "", head(*first)).look(2, "", "", head(*second))
+
+
+def test_a_replicated_parameter_of_tensor_parallel_ranks_is_stepped_apart() -> None:
+    found = only(tensor_parallel(("", "0|1"), ("0|1", "0|1")))
+    assert (found.code, found.severity, found.confidence) == ("NUM001", "error", "high")
+    assert (found.ranks, found.where[0].line) == (RankSet([0, 1]), STEP.line)
+    assert found.message.startswith("Ranks 0-1 hold head.weight whole, beside shards of the other parameters")
+    assert found.message.endswith("The values differ from step 2 on.")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        tensor_parallel(("", "0-1"), ("", "0-1")),
+        tensor_parallel(("", "0|1"), ("", "0|1")),
+        tensor_parallel(("0|1", "0|1"), ("0|1", "0|1")),
+        tensor_parallel(("", "0|1"), ("0|1", "0|1"), name="ep"),
+    ],
+    ids=["reduced", "equal all the same", "a part of its own", "experts"],
+)
+def test_parameters_that_tensor_parallel_ranks_may_hold(made: Made) -> None:
+    assert "NUM001" not in {each.code for each in judge(made)}

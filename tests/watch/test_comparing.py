@@ -12,12 +12,14 @@ import pytest
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.collectives import CallLog
+from ddpdoctor.evidence.job import JobEnd
 from ddpdoctor.facts.wire import COUNT_AT, HEADER, MAGIC
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable
 from ddpdoctor.watch.live import comparing
 from ddpdoctor.watch.live.comparing import CallComparer
 from ddpdoctor.watch.readers.rings import HEAD, RECORD
 from ddpdoctor_checks.job.calls.last import find_last_mismatch
+from ddpdoctor_checks.job.silent.group_names import find_names_shared
 from ddpdoctor_checks.job.silent.order import find_order_in_job
 
 CAPACITY = 512
@@ -28,7 +30,7 @@ LINES = {"a": 10, "b": 20, "c": 30, "d": 40}
 class Job:
     """Rings of made-up ranks that go on calling."""
 
-    def __init__(self, folder: Path, world: int) -> None:
+    def __init__(self, folder: Path, world: int, created: Sequence[list[int] | None] = ()) -> None:
         self.folder = folder
         self.counts = [0] * world
         self.data = []
@@ -40,6 +42,8 @@ class Job:
                 {"event": "signature", "number": 1, "op": "all_reduce", "shape": [2], "dtype": "float32"},
                 {"event": "group", "number": 1, "name": "0", "ranks": list(range(world)), "default": True},
             ]
+            if created:
+                events.append({"event": "signature", "number": 2, "op": "new_group", "ranks": created[rank]})
             # Numbers of lines are a process's own: each rank counts them in another order.
             order = sorted(LINES, reverse=bool(rank % 2))
             events += [
@@ -51,15 +55,49 @@ class Job:
             (folder / f"{100 + rank}-{rank + 1}.jsonl").write_text(f"{text}\n")
 
     def call(self, rank: int, letters: str) -> None:
+        """Write calls down; ``G`` creates a group."""
         order, data = self.data[rank]
         HEAD.pack_into(data, 0, MAGIC, CAPACITY, RECORD.size, 100 + rank, rank + 1, 7)
         for letter in letters:
             self.counts[rank] += 1
             number = self.counts[rank]
-            row = (number, number, number + 1, number, 1, order.index(letter) + 1, 1, -1, 0, 0, 7)
+            site = 1 if letter == "G" else order.index(letter) + 1
+            what = (2, site, 0, -1, 2) if letter == "G" else (1, site, 1, -1, 0)
+            row = (number, number, number + 1, number, *what, 0, 7)
             RECORD.pack_into(data, HEADER + (number - 1) % CAPACITY * RECORD.size, *row)
         data[COUNT_AT : COUNT_AT + 8] = self.counts[rank].to_bytes(8, "little")
         (self.folder / f"{100 + rank}-{rank + 1}.ring").write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("created", "told"),
+    [
+        ([[0, 1], [0, 1], [2, 3], [2, 3]], {"0-1": "0-1", "2-3": "2-3"}),
+        ([[0, 1], [0, 1], [0, 1], [0, 2]], {"0-1": "0-2", "0,2": "3"}),
+        ([[0, 1]] * 4, {}),
+        ([None, [0, 1, 2, 3], None, None], {}),
+    ],
+    ids=["each its own", "another order", "all the same", "all ranks in two ways"],
+)
+def test_groups_of_one_name_and_of_other_members(
+    tmp_path: Path, created: list[list[int] | None], told: dict[str, str]
+) -> None:
+    job = Job(tmp_path, 4, created)
+    comparer = CallComparer(tmp_path, tmp_path, lambda log: False)
+    for rank in range(4):
+        job.call(rank, "Ga")
+    comparer.read()
+    log = comparer.log()
+    assert log is not None
+    assert {str(each.members): str(each.ranks) for each in log.created} == told
+    assert all(
+        (each.name, each.frames[0].line) == ("1", LINES[min(LINES)]) for each in log.created[:1]
+    )  # of rank 0
+    evidence = Evidence(calls=(log,), job=(JobEnd(exit_code=0),))
+    found = list(find_names_shared(evidence))
+    assert [(each.severity, str(each.ranks)) for each in found] == ([("warning", "0-3")] if told else [])
+    with pytest.raises(NotApplicable):
+        list(find_names_shared(Evidence(calls=(log,), job=(JobEnd(exit_code=1),))))
 
 
 def judge(log: CallLog) -> list[Finding]:

@@ -16,7 +16,10 @@ SCRIPT = """
     from torch import nn
     sys.path.insert(0, sys.argv[1])
     from ddpdoctor_watch.calls import ring
+    from ddpdoctor_watch.models import modules
     from ddpdoctor_watch.training import clips
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
 
     dist.init_process_group("gloo", init_method=f"file://{tempfile.mkdtemp()}/meet", rank=0, world_size=1)
     ring.begin_round()
@@ -39,8 +42,8 @@ SCRIPT = """
     one = nn.Parameter(torch.zeros(2))
     one.grad = part([3.0, 4.0]).div_(1)
     out["part"] = told([one])
-    out["taken"] = clips.take()
-    out["again"] = clips.take()
+    out["taken"] = clips.take([one])
+    out["again"] = clips.take([one])
     other = nn.Parameter(torch.zeros(1))
     other.grad = torch.ones(1)
     one.grad = part([3.0, 4.0])
@@ -48,16 +51,27 @@ SCRIPT = """
     whole = torch.tensor([6.0, 8.0, 0.0, 0.0])
     dist.reduce(whole, dst=0)
     one.grad = whole[:2]
-    out["reduced"] = told([one], 5.0), clips.take()
+    out["reduced"] = told([one], 5.0), clips.take([other, one])
     dist.reduce(torch.ones(1), dst=0)
     one.grad = part([0.3, 0.4])
-    out["small"] = told([one]), clips.take()
+    out["small"] = told([one]), clips.take([one])
     ring.begin_round()
     out["of the round before"] = told([one])
     one.grad = part([3.0, float("nan")])
-    out["not finite"] = told([one])[0], clips.take()
+    out["not finite"] = told([one])[0], clips.take([one])
+    one.grad = part([3.0, 4.0])
+    out["of another optimizer"] = told([one])[0], clips.take([other])
+    ring.begin_round()
+    modules.is_open = lambda: True   # as in a step that is looked at
+    other.grad = torch.full([1], 8.0)
+    out["of a stage"] = told([other])[0], clips.take([other])
+    parameter = nn.Parameter(distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,))))
+    parameter.grad = parameter.detach().clone()
+    clip([parameter], 1.0)
+    out["of DTensors"] = clips._last
     frame = out["taken"][1][0]
     out["taken"] = [out["taken"][0], frame[2], out["taken"][2]]
+    out["of a stage"] = out["of a stage"][0], out["of a stage"][1][0], out["of a stage"][1][2]
     for name in ("reduced", "small"):
         out[name] = [out[name][0][0], out[name][1][0]]
     print(json.dumps(out))
@@ -79,4 +93,7 @@ def test_clips_of_parts_of_sums_are_seen(tmp_path: Path) -> None:
         "small": [True, 1.0],
         "of the round before": [False, 0.5],
         "not finite": [True, None],
+        "of another optimizer": [True, None],
+        "of a stage": [True, 0.125, []],
+        "of DTensors": None,
     }

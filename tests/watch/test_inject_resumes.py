@@ -78,6 +78,12 @@ SCRIPT = """
     load({"optimizer": get_state_dict(model, optimizer)[1]}, "whole")
     out["afterwards"] = [[event, fields["number"]] for event, fields in told()]
 
+    model, optimizer = build()   # whose own state dict has settings only, as of any that has not stepped
+    state = load({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 0}, "whole")
+    optimizer.load_state_dict(state["optimizer"])
+    step(model, optimizer)
+    out["settings"] = [[event, fields["counter"]] for event, fields in told()]
+
     teacher, _ = build()
     load({"model": teacher.state_dict(), "step": 0}, "whole")
     step(*build())
@@ -107,6 +113,7 @@ def test_a_fresh_optimizer_on_a_loaded_model_is_seen(tmp_path: Path) -> None:
     assert fields["class"] == "torch.optim.adam.Adam"
     ((event, fields),) = told.pop("tuned")
     assert (event, fields["counter"]) == ("resume", "")
+    assert told.pop("settings") == [["resume", "step"]]
     assert told.pop("afterwards") == [["resume", 1], ["resumed", 1]]
     assert told == {"right": [], "teacher": [], "stateless": [], "bare": []}
 

@@ -12,7 +12,11 @@ from ddpdoctor_checks.training.replicas.buffers import find_batch_norm, find_buf
 from ddpdoctor_checks.training.replicas.companions import find_companions
 from ddpdoctor_checks.training.replicas.counts import find_skipped
 from ddpdoctor_checks.training.replicas.parted import find_parted
-from ddpdoctor_checks.training.replicas.whole_parts import find_left_whole, find_unequal_start
+from ddpdoctor_checks.training.replicas.whole_parts import (
+    find_left_whole,
+    find_replicated_apart,
+    find_unequal_start,
+)
 
 # isort: split
 from ddpdoctor_checks.training.lost_gradients import find_gathered
@@ -72,6 +76,7 @@ __all__ = [
     "find_parted",
     "find_redundant",
     "find_reference_differs",
+    "find_replicated_apart",
     "find_roles_wrong",
     "find_sampler_differs",
     "find_scaled_apart",

@@ -15,9 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.collectives import COMPLETED, RING, CallLog, CallTable, RankCalls, RecordedCall
+from ddpdoctor.evidence.collectives import (
+    COMPLETED,
+    RING,
+    CallLog,
+    CallTable,
+    CreatedGroup,
+    RankCalls,
+    RecordedCall,
+)
 from ddpdoctor.evidence.columns import Numbers
-from ddpdoctor.facts.wire import OTHER, POINT_TO_POINT
+from ddpdoctor.evidence.standstill import Call
+from ddpdoctor.facts.wire import INIT, OTHER, POINT_TO_POINT
 from ddpdoctor.source import find_conditions
 from ddpdoctor.watch.live.rank_rings import RankFinder
 from ddpdoctor.watch.readers.records import Shortener
@@ -72,6 +81,8 @@ class _Rank:
     kinds: dict[tuple[int, int, int, int], tuple[_Group, int] | None] = field(default_factory=dict)
     names: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     """Group -> the numbers that it had in this process: after a new init_process_group names mean others."""
+    worlds: int = 0
+    """Calls of init_process_group: with each of them the names of groups begin anew."""
 
 
 class CallComparer:
@@ -90,6 +101,8 @@ class CallComparer:
         self._finder = RankFinder(processes, self._read_tables)
         self._ranks: dict[Path, _Rank] = {}
         self._groups: dict[tuple[str, str, int], _Group] = {}
+        self._created: dict[tuple[int, int], dict[int, Call]] = {}
+        """World and name of a group -> by rank the call that created it."""
         self._table = CallTable()
         self._compared: dict[int, int] = {}
         self._lost: list[str] = []
@@ -121,14 +134,15 @@ class CallComparer:
         """Return what to keep: the piece in which something was found, else how much was compared; None for nothing."""
         if self.found is not None:
             return self.found
-        if len(self._compared) < 2:
+        created = self._find_created()
+        if len(self._compared) < 2 and not created:
             return None
         if self._apart is not None:
             return dataclasses.replace(self._apart, lost=tuple(self._lost))
         rows = tuple(
             RankCalls(rank, source=RING, overwritten=count) for rank, count in sorted(self._compared.items())
         )
-        return CallLog(ranks=rows, world=self._world_size(), lost=tuple(self._lost))
+        return CallLog(ranks=rows, world=self._world_size(), lost=tuple(self._lost), created=created)
 
     def _world_size(self) -> int | None:
         sizes = [each.ring.world_size for each in self._ranks.values() if each.ring.world_size]
@@ -145,6 +159,7 @@ class CallComparer:
     def _restart(self) -> None:
         self._ranks.clear()
         self._groups.clear()
+        self._created.clear()
 
     def _take(self, known: _Rank) -> None:
         new = known.ring.read_count() - known.number
@@ -157,6 +172,7 @@ class CallComparer:
             if row.number <= known.number:
                 continue
             if row.flags & (OTHER | POINT_TO_POINT) or not row.group:
+                self._note_created(known, row)
                 known.number = row.number
                 continue
             key = (row.signature, row.site, row.group, row.peer)
@@ -170,6 +186,33 @@ class CallComparer:
                 line = kind[0].lines.setdefault(known.ring.rank or 0, _Line())
                 line.numbers.append(row.ordinal)
                 line.calls.append(kind[1])
+
+    def _note_created(self, known: _Rank, row: Row) -> None:
+        if row.group or row.flags & POINT_TO_POINT:
+            return
+        if not known.ring.knows(row):
+            known.ring.read_tables(self._shorten)
+        if not known.ring.names_group(row):
+            return
+        call = known.ring.describe(row, row.begin_ns)
+        if call.made is None:
+            known.worlds += call.op == INIT
+        elif len(self._created) < MOST_KINDS:
+            self._created.setdefault((known.worlds, int(call.made)), {})[known.ring.rank or 0] = call
+
+    def _find_created(self) -> tuple[CreatedGroup, ...]:
+        """Return the first group that ranks created of different members."""
+        world = RankSet.span(self._world_size() or 0)
+        for (_, name), calls in sorted(self._created.items()):
+            parts: dict[RankSet, dict[int, Call]] = {}
+            for rank, call in sorted(calls.items()):
+                parts.setdefault(call.members or world, {})[rank] = call
+            if len(parts) > 1:
+                return tuple(
+                    CreatedGroup(str(name), members, RankSet(made), next(iter(made.values())).frames)
+                    for members, made in parts.items()
+                )
+        return ()
 
     def _learn(self, known: _Rank, row: Row) -> tuple[_Group, int] | None:
         """Return group and number of a call that has not been seen before; None where it cannot be told from others."""

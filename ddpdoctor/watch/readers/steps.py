@@ -305,7 +305,7 @@ def _choose(looks: Mapping[int, StepLook], whole: set[int], lacking: set[int]) -
         first(lambda step: step in lacking),
         first(lambda step: any(len(each.values) > 1 for each in looks[step].states)),
         *[step for step in apart if looks[step].final][-1:],
-        *[step for step in apart if step in whole][-1:],
+        *[step for step in apart if step in whole and not looks[step].final][-1:],
     ]
     return list(dict.fromkeys(step for step in chosen if step is not None))[:DRILLED]
 

@@ -19,6 +19,17 @@ from ddpdoctor_checks.job.hangs.sides import MOST_SIDES, guard_of, say_members, 
 from ddpdoctor_checks.job.hangs.standing import Place
 from ddpdoctor_checks.job.hangs.verdicts import Deadlock
 
+FIXES = (
+    Fix(
+        "create every group on all ranks of the job, in the same order, also on ranks that are not in it",
+        code="for ranks in all_groups:          # the same list on every rank\n"
+        "    group = dist.new_group(ranks)\n    if rank in ranks:\n        mine = group",
+    ),
+    Fix(
+        "or let only its members create it, under a name made of its ranks",
+        code="dist.new_group(ranks, use_local_synchronization=True)",
+    ),
+)
 Created = dict[int, Call]
 """Number of a group -> the call that created it."""
 
@@ -51,17 +62,7 @@ def find_crossed(reading: Reading) -> Deadlock | None:
         ranks_of(place for side in rest for place in side),
         [*odd, *rest],
         blamed=len(odd),
-        fix=[
-            Fix(
-                "create every group on all ranks of the job, in the same order, also on ranks that are not in it",
-                code="for ranks in all_groups:          # the same list on every rank\n"
-                "    group = dist.new_group(ranks)\n    if rank in ranks:\n        mine = group",
-            ),
-            Fix(
-                "or let only its members create it, under a name made of its ranks",
-                code="dist.new_group(ranks, use_local_synchronization=True)",
-            ),
-        ],
+        fix=list(FIXES),
         details={"group": str(first), "members": [str(_members(side[0])) for side in (*odd, *rest)][:16]},
         proof=stuck,
     )

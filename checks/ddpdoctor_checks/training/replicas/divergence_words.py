@@ -277,6 +277,8 @@ def _say_consequence(parting: Parting) -> str:
         return f"The replicas differ at the end{', ' + which if which else ''}."
     if parting.at_start:
         return "They differ from the start."
+    if parting.shared:
+        return f"They differ before step {step}{', ' + which if which else ''}."
     return f"The replicas have diverged from step {step} on{', ' + which if which else ''}."
 
 

@@ -97,6 +97,55 @@ def _tell_left(setup: OptimizerSetup, group: RankSet, names: Sequence[str], look
     )
 
 
+@check("NUM001", family="training", needs=NEEDS, id="training.replicated", required=False, commands=JOB)
+def find_replicated_apart(evidence: Evidence) -> Iterable[Finding]:
+    """Tensor-parallel ranks hold a parameter whole beside shards, and step it with gradients of their own."""
+    axes = find_layout(evidence).axes
+    groups = [
+        group
+        for axis in axes
+        if axis.strategy == strategies.DTENSOR.name and axis.role == strategies.TENSOR
+        for group in axis.groups
+    ]
+    if not groups:
+        raise NotApplicable("no tensor-parallel ranks whose parameters are DTensors were seen")
+    for setup, looks in join_optimizers(evidence.training):
+        for group in groups if setup.peers else ():
+            names, look = _list_left(looks, group)
+            if names and look is not None:
+                yield _tell_replicated(setup, group, names, look)
+                break
+
+
+def _tell_replicated(setup: OptimizerSetup, group: RankSet, names: Sequence[str], look: StepLook) -> Finding:
+    line = user_line(setup.frames)
+    told = join_words(list(names), few=LISTED)
+    return Finding(
+        message=(
+            f"{capitalise(name_set(group))} hold {told} whole, beside shards of the other parameters, began with the "
+            f"same values and step with gradients of their own{tell_line(line)}: each gradient is that of what the "
+            f"rank computed itself. The values differ from step {look.step} on."
+        ),
+        ranks=group,
+        where=in_line(line, group, "culprit"),
+        evidence=(
+            EvidenceItem("parameters", f"{told}: equal before step 1, with different gradients", group),
+        ),
+        fix=(
+            Fix(
+                "say where a DTensor becomes a local tensor that its gradient is a part of a sum",
+                code="weights = scores.to_local(grad_placements=[Partial()])",
+            ),
+            Fix(
+                "or sum the gradients of replicated parameters across the tensor-parallel ranks before the step",
+                code='dist.all_reduce(router.weight.grad, group=mesh["tp"].get_group())',
+            ),
+        ),
+        details={"parameters": list(names)[:LISTED], "step": look.step},
+        confidence="high",
+    )
+
+
 @check("NUM001", family="training", needs=NEEDS, id="training.equal_start", required=False, commands=JOB)
 def find_unequal_start(evidence: Evidence) -> Iterable[Finding]:
     """Ranks average the gradient of a parameter of which they began with different values."""

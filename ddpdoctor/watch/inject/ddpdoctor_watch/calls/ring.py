@@ -292,6 +292,11 @@ def _note_scattered(ring: Ring, output: Any, group: int, root: int) -> None:
         ring.scattered[begin] = begin + output.numel() * output.element_size(), group
 
 
+def has_scattered() -> bool:
+    """Whether this rank was given a part of a sum since a backward began."""
+    return _ring is not None and bool(_ring.scattered)
+
+
 def find_scattered(tensors: Sequence[Any]) -> tuple[int, ...]:
     """Return the ranks among which sums were shared out of which tensors are parts; none where one of them is not."""
     ring = _ring

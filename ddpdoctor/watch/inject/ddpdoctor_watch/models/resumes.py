@@ -70,7 +70,8 @@ def _note_plan(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     if not held or not asked:
         return
     saved = find_optimizers(list(held))
-    taken = [name for name in saved if any(key.startswith(name) for key in asked)]
+    # A new optimizer's own state_dict has settings only: nothing of the state that was saved is then asked for.
+    taken = [name for name in saved if any(key.startswith(name + _STATE) for key in asked)]
     for name in taken:
         for number in _told.pop(name, ()):
             journal.write("resumed", {"number": number})

@@ -1,13 +1,18 @@
-"""By what torch's own function clips gradients that a sharded optimizer of the program's holds parts of.
+"""By what torch's own function clips gradients, where ranks hold parts of one model.
 
-Such an optimizer is given a part of the sum of all gradients by a reduce-scatter, or the whole of some of them by a
-reduce. The norm of what one rank has is not that of the gradient: each rank then clips by another factor.
+A sharded optimizer of the program's own is given a part of the sum of all gradients by a reduce-scatter, or the whole
+of some of them by a reduce. The norm of what one rank has is not that of the gradient: each rank then clips by another
+factor. So does each stage of a pipeline, which is noted in the steps that are looked at.
 """
 
 from __future__ import annotations
 
+import sys
+import weakref
+
 from ..calls import ring
 from ..core import frames, lifetime, unseen, wrapping
+from ..models import ddp, modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +25,12 @@ _EPSILON = 1e-6
 
 
 class _Clip:
-    """The last clip of such gradients."""
+    """The last clip."""
 
-    def __init__(self, norm: Any, most: float, ranks: tuple[int, ...], stack: list[list[object]]) -> None:
+    def __init__(
+        self, parameter: Any, norm: Any, most: float, ranks: tuple[int, ...], stack: list[list[object]]
+    ) -> None:
+        self.parameter = weakref.ref(parameter)
         self.norm = norm
         self.most = most
         self.ranks = ranks
@@ -46,7 +54,7 @@ def after_fork() -> None:
 
 
 def note(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
-    """Remember by which norm gradients are about to be clipped, where they are parts of sums.
+    """Remember by which norm gradients are about to be clipped, where they may be parts of those of one model.
 
     Args:
         frame: Of the caller.
@@ -54,20 +62,32 @@ def note(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     """
     global _last
     _last = None
-    if len(args) < 3 or not isinstance(args[0], (list, tuple)) or not isinstance(args[1], (int, float)):
+    plain = sys.modules["torch"].Tensor
+    if len(args) < 3 or type(args[2]) is not plain or not isinstance(args[1], (int, float)):
+        return  # the norm of DTensors is one of all ranks, and to read it would ask them
+    looked = modules.is_open() and not ddp.list_entries()
+    if not isinstance(args[0], (list, tuple)) or not (looked or ring.has_scattered()):
         return
-    gradients = [each.grad for each in args[0] if getattr(each, "grad", None) is not None]
-    ranks = ring.find_scattered(gradients) if gradients else ()
-    if len(ranks) > 1:
-        _last = _Clip(args[2], float(args[1]), ranks, frames.list_own(frame, _FRAMES))
+    parameters = [each for each in args[0] if getattr(each, "grad", None) is not None]
+    ranks = ring.find_scattered([each.grad for each in parameters])
+    if parameters and (looked or len(ranks) > 1):
+        stack = frames.list_own(frame, _FRAMES)
+        _last = _Clip(parameters[0], args[2], float(args[1]), ranks if len(ranks) > 1 else (), stack)
 
 
 @unseen.behind
-def take() -> tuple[float, list[list[object]], list[int]] | None:
-    """Return the factor by which such gradients were clipped, where, and the ranks that share them out; once each."""
+def take(tensors: list[Any]) -> tuple[float, list[list[object]], list[int]] | None:
+    """Return the factor by which gradients were clipped, where, and the ranks that share them out; once for each clip.
+
+    Args:
+        tensors: Parameters of the optimizer that is about to step.
+    """
     global _last
     clip, _last = _last, None
-    norm = float(clip.norm) if clip is not None else 0.0
-    if clip is None or not 0 < norm < float("inf"):
+    first = clip.parameter() if clip is not None else None
+    if clip is None or not any(each is first for each in tensors):
+        return None
+    norm = float(clip.norm)
+    if not 0 < norm < float("inf"):
         return None
     return float(f"{min(1.0, clip.most / (norm + _EPSILON)):.6g}"), clip.stack, list(clip.ranks)

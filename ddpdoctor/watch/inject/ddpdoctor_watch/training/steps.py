@@ -270,8 +270,8 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
     if reference.enabled:
         reference.note_before(entry)
     entry.averaged = entry.rounds.list_averaged()
-    clipped, measured = clips.take(), scaling.take(frame)
-    entry.scaled = clipped or (None if measured is None else (*measured, []))
+    clipped, measured = clips.take(entry.tensors[: entry.parameters]), scaling.take(frame)
+    entry.scaled = clipped if measured is None else (*measured, [])
     entry.reduced = scaling.take_elements(entry.tensors[: entry.parameters], entry.averaged)
     entry.states = None
     if is_whole(entry, step):
