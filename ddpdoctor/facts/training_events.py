@@ -143,6 +143,10 @@ class Step(Event, total=False):
     """How often each line stepped it, and the frames."""
     carried: float
     exchanged: float
+    averagings: int
+    """Times so far that collectives reduced as many elements between two steps as there are parameters, or more."""
+    averagings_at: Frames
+    """Frames of the largest collective of the last of them."""
     weights: list[list[float]]
     """For each cross-entropy loss of the step: how many tokens or samples it covers, and the weight of one of them."""
     weighed: list[Any]

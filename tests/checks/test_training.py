@@ -228,6 +228,27 @@ def test_averaging_that_is_never_due() -> None:
             assert "each so many steps at outer.py:12, which was never due in this run" in found.message
 
 
+@pytest.mark.parametrize(
+    ("averagings", "third", "severity"),
+    [(2, "0|1|2", "warning"), (1, "0|1|2", "info"), (2, "0-1|2", "info")],
+    ids=["several", "a single one", "two ranks agree"],
+)
+def test_averages_that_no_rank_takes(averagings: int, third: str, severity: str) -> None:
+    made = Made(3, wrapped=False).look(1, "", "0|1|2").look(2, "0|1|2", "0|1|2").look(4, third, "0|1|2")
+    made.averagings = averagings
+    found = judge(made.batch(1, "0|1|2").batch(2, "0|1|2"))[0]
+    assert (found.code, found.severity, found.confidence) == ("DDP015", severity, "low")
+    if severity == "warning":
+        assert [(each.line, each.role) for each in found.where][:2] == [
+            (29, "culprit"),
+            (STEP.line, "noticed"),
+        ]
+        assert (
+            "2 times collectives reduced as many elements as it has parameters at train.py:29"
+            in found.message
+        )
+
+
 def test_parts_of_one_model_read_the_same() -> None:
     for start in ("", "0|1"):
         assert judge(unwrapped(start, carried=1.0).batch(1, "0-1").batch(2, "0-1").batch(3, "0-1")) == []

@@ -93,6 +93,8 @@ class Made:
         self.rounds: tuple[Frame, ...] = ()
         self.reduced: tuple[Frame, ...] = ()
         self.all_to_all = False
+        self.averagings = 0
+        """Times that the program reduced as much as the parameters, in the line before `STEP`."""
         self.seedings: list[Seeding] = []
         self.lowered = ""
         """Ranks whose learning rates a scheduler lowered after the same steps: ``"0|1"``."""
@@ -220,6 +222,8 @@ class Made:
             rounds=self.rounds,
             reduced=self.reduced,
             all_to_all=self.all_to_all,
+            averagings=self.averagings,
+            averaging=(TORCH, dataclasses.replace(STEP, line=29)) if self.averagings else (),
             lowered=shares(self.lowered) if self.lowered else (),
             lowered_at=(TORCH, Frame("train.py", 61, "fit", "scheduler.step(loss)")) if self.lowered else (),
         )

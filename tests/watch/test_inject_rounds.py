@@ -27,6 +27,14 @@ ROUNDS = """
     assert told == [1, 2, 4, 8, 10, 17, 20, 35, 40], told
     assert rounds.tell() == (4.4, 0.0)
     assert rounds.tell() == (0.0, 0.0)
+    summed = [0]
+    calls.count_summed, calls.take_summing = lambda: summed[0], lambda: [["train.py", 7, "average"]]
+    for more, averagings in ((3, 0), (102, 1), (200, 2), (150, 2), (400, 2), (0, 2)):
+        seen[0] += 1
+        summed[0] += more
+        rounds.is_telling()
+        assert rounds.averagings == averagings, more
+    assert rounds.place == [["train.py", 7, "average"]]
     members = {1: (0, 1), 2: (0, 1), 3: (0,)}
     calls.list_members = members.__getitem__
     for carried, covers in (({1: 95}, True), ({1: 60, 2: 35}, True), ({1: 60, 2: 20}, False), ({1: 60, 3: 40}, False)):

@@ -237,6 +237,11 @@ class OptimizerSetup:
     """Whether ranks that do so call all_to_all as well, as those of a mixture of experts."""
     scaled: tuple[Frame, ...] = ()
     """Where gradients were scaled (`StepLook.scaled`), innermost first; else where the step was made."""
+    averagings: int = 0
+    """Times that collectives of the program's own reduced as many elements between two steps as there are parameters,
+    or twice or three times as many; on the rank with the fewest."""
+    averaging: tuple[Frame, ...] = ()
+    """Where the last of them was, innermost first."""
     rounds: tuple[Frame, ...] = ()
     """Tests by a number of steps (``step % 8``) behind which the program carries parameters over ranks, as its source
     has it; only read where nothing wraps the model."""

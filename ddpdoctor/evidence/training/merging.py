@@ -104,6 +104,8 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         scaled=one.scaled or other.scaled,
         reduced=one.reduced or other.reduced,
         all_to_all=one.all_to_all or other.all_to_all,
+        averagings=min(one.averagings, other.averagings),
+        averaging=one.averaging or other.averaging,
         lowered=_join_shares(one.lowered, other.lowered),
         lowered_at=one.lowered_at or other.lowered_at,
         born=_join_born(one.born, other.born),

@@ -96,11 +96,24 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         reduced=shorten.frames(next((each for _, event in looks if (each := event.get("reduced_at"))), None)),
         all_to_all=any(event.get("all_to_all") is True for _, event in looks),
         scaled=shorten.frames(next((each for _, event in looks if (each := event.get("scaled_at"))), None)),
+        averagings=_count_averagings(known, looks),
+        averaging=shorten.frames(
+            next((each for _, event in reversed(looks) if (each := event.get("averagings_at"))), None)
+        ),
         rounds=()
         if any(table.get("wrappers") for table in every)
         else shorten.find_rounds(first.get("frames")),
         born=_fold_born(known),
     )
+
+
+def _count_averagings(ranks: Iterable[int], looks: Iterable[tuple[int, Step]]) -> int:
+    """Return how often each rank at least averaged as much as its parameters."""
+    counts = dict.fromkeys(ranks, 0)
+    for rank, event in looks:
+        if rank in counts:
+            counts[rank] = max(counts[rank], int(event.get("averagings") or 0))
+    return min(counts.values(), default=0)
 
 
 def _fold_born(tables: Mapping[int, Tensors]) -> tuple[Born, ...]:

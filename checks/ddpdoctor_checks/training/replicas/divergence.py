@@ -32,6 +32,8 @@ from ddpdoctor_checks.training.seeding import find_seeded_apart
 
 WHOLE = 0.9
 """Share of a model's parameters that is carried between two looks from which on they may have been averaged."""
+SEVERAL_AVERAGINGS = 2
+"""Averagings of as much as the parameters from which on they are no single evaluation."""
 LAST_BITS = 1e-6
 """Relative difference of norms up to which parameters count as equal but for their last bits, where the
 gradients agree."""
@@ -67,6 +69,8 @@ class Parting:
     """Whether it may well be meant."""
     overdue: Frame | None = None
     """A test behind which the program averages parameters, where that was never due."""
+    vain: bool = False
+    """Whether the program averages as much as the parameters several times, and no two ranks agree after it."""
     unsure: bool = False
     """Whether nothing tells whether the ranks train one model or each its own."""
     load: LateLoad | None = None
@@ -362,6 +366,8 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
         return replace(parting, confidence="medium")
     if replica.setup.rounds and not parting.at_start and not _was_carried(replica):
         return replace(parting, confidence="medium", overdue=replica.setup.rounds[0])
+    if replica.setup.averagings >= SEVERAL_AVERAGINGS and not parting.at_start and _never_agree(parting):
+        return replace(parting, confidence="low", vain=True)
     return replace(parting, confidence="low", advice=True, unsure=not parting.at_start)
 
 
@@ -393,6 +399,13 @@ def _differs_throughout(parting: Parting) -> bool:
     """Whether all that the optimizer steps differs; where a part is kept equal, the rest may be a rank's own."""
     setup, gradients = parting.replica.setup, parting.gradients
     return gradients is not None and not setup.wrappers and gradients.differing >= setup.parameters
+
+
+def _never_agree(parting: Parting) -> bool:
+    """Whether no two ranks held the same at any look since they parted: groups of them may be averaged more often."""
+    first, count = parting.first, len(parting.replica.ranks)
+    looks = [look for look in parting.replica.looks if first is not None and look.step >= first.step]
+    return all(len(look.values) == count for look in looks)
 
 
 def _was_carried(replica: Replica) -> bool:

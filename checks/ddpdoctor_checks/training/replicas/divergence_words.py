@@ -33,6 +33,8 @@ def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
     call = user_line(parting.way.bypass) if parting.way is not None else None
     if parting.overdue is not None:
         call, fixes = parting.overdue, _OVERDUE
+    elif parting.vain:
+        call, fixes = user_line(parting.replica.setup.averaging), _VAIN
     elif parting.code == "COL013":
         call = user_line(parting.replica.setup.reduced)
     elif parting.load is not None:
@@ -125,6 +127,13 @@ def _say_unwrapped(parting: Parting, line: Frame | None) -> str:
             f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name}{tell_line(line)} with local "
             "gradients, although collectives carry as many elements as it has parameters in each step: what they "
             "average is not what the optimizer uses."
+        )
+    if parting.vain:
+        return (
+            f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name} with local gradients, and "
+            f"{count_of(parting.replica.setup.averagings, 'time')} collectives reduced as many elements as it has "
+            f"parameters{tell_line(line)}, after which no two ranks agreed: what is averaged is not what the "
+            "optimizer steps, or not all ranks take the average."
         )
     if parting.overdue is not None:
         return (
@@ -390,6 +399,14 @@ _LOADED = (
         "where a rank's own loss or metric decides what is loaded, reduce it first, so that all ranks decide the same",
         code="loss = loss.detach().clone()\ndist.all_reduce(loss)   # then compare, keep and load",
     ),
+)
+_VAIN = (
+    Fix(
+        "put the average back into the parameters that the optimizer steps, on every rank",
+        code="for p in model.parameters():\n    dist.all_reduce(p.data)\n    p.data /= dist.get_world_size()\n"
+        "# a flat copy: torch.nn.utils.vector_to_parameters(flat, model.parameters())",
+    ),
+    Fix("ranks that train models of their own on purpose can begin from seeds of their own"),
 )
 _EXPERTS = (
     Fix(

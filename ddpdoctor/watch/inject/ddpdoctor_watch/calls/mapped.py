@@ -39,7 +39,10 @@ class Ring:
         self.pack_number = pack_number
         self.count = 0
         self.public = 0
-        self.elements = 0
+        self.elements = self.summed = 0
+        """Elements that collectives were given: all of them, and those that reduce."""
+        self.largest = self.summing = 0
+        """Elements of the largest call that reduced since that was asked last, and its site."""
         self.carried: dict[int, int] = {}
         """Number of a group -> elements since a backward began, but for those that backwards themselves carry."""
         self.carrying = 0

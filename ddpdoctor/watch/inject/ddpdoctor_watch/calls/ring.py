@@ -235,10 +235,14 @@ def _write(
         key = (spec.name, tensor.shape if spec.compared else None, tensor.dtype, tensor.device, reduction)
     else:
         elements, key = _describe_given(ring, spec, tensor, reduction)
+    largest = False
     if spec.two_sided:
         ring.exchanged += elements
     else:
         ring.elements += elements
+        if reduction is not None:
+            ring.summed += elements
+            largest = elements >= ring.largest
     signature = ring.signatures.get(key)
     if signature is None:
         signature = intern_signature(ring, key, _describe_signature(key))
@@ -266,6 +270,8 @@ def _write(
         flags |= wire.ASYNC
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
     site = ring.sites.find(frame)
+    if largest:
+        ring.largest, ring.summing = elements, site
     token = append(ring, ordinal, signature, site, group, peer, tag, flags)
     if spec.splits is not None and _in_backward() < 0:
         _count_rows(ring, site, *map(get, spec.splits))
@@ -449,6 +455,20 @@ def count_public() -> tuple[int, int]:
     """Return how many public functions of torch.distributed were called, and the elements that collectives carried."""
     ring = _ring
     return (ring.public, ring.elements) if ring is not None else (0, 0)
+
+
+def count_summed() -> int:
+    """Return how many elements of tensors were given to collectives that reduce."""
+    return _ring.summed if _ring is not None else 0
+
+
+def take_summing() -> list[list[object]]:
+    """Return the frames of the largest call that reduced since this was asked last; none where they are not known."""
+    ring = _ring
+    if ring is None:
+        return []
+    ring.largest = 0
+    return ring.sites.stacks.get(ring.summing, [])
 
 
 def count_meetings() -> tuple[int, int]:

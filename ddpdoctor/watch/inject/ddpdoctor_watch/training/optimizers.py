@@ -190,6 +190,8 @@ def write_step(
     if final:
         fields["sites"] = [[count, stack] for count, stack, _ in entry.sites.values()]
     fields["carried"], fields["exchanged"] = entry.rounds.tell()
+    if entry.rounds.averagings:
+        fields["averagings"], fields["averagings_at"] = entry.rounds.averagings, entry.rounds.place
     if not final:
         fields["weights"], fields["weighed"] = losses.take()
         fields["averaged"] = entry.averaged

@@ -18,6 +18,10 @@ _PARTS = 2
 of the parameters."""
 _ALL = 0.9
 """Share of the parameters that is all of them: some may have no gradient."""
+_NEAR = 0.05
+"""Relative difference up to which what was reduced is a multiple of the parameters: losses are reduced beside them."""
+_MULTIPLES = 3
+"""Parameters, or the two parts of Adam's state, or all three."""
 _KINDS = 16
 _MOST = 64
 """Rounds of a kind after which the following step is no more looked at."""
@@ -34,6 +38,12 @@ class Rounds:
         self.elements = max(1, sum(int(each.numel()) for each in parameters))
         self.calls, _ = ring.count_public()
         self.carried, _ = self.told = ring.count_elements()
+        self.summed = ring.count_summed()
+        self.averagings = 0
+        """Times that as many elements were reduced between two steps as there are parameters, or twice or three times
+        as many."""
+        self.place: list[list[object]] = []
+        """Frames of the largest collective of the last of them."""
         self.kinds: dict[int, int] = {}
 
     def is_telling(self) -> bool:
@@ -41,12 +51,22 @@ class Rounds:
         count, carried = ring.count_public()
         if count == self.calls:
             return False
+        summed = ring.count_summed()
+        if summed != self.summed:
+            self._note_summed((summed - self.summed) / self.elements)
+            self.summed = summed
         kind = _PARTS * (carried - self.carried) // self.elements
         if kind > _KINDS:
             kind = _KINDS
         self.calls, self.carried = count, carried
         seen = self.kinds[kind] = self.kinds.get(kind, 0) + 1
         return not seen & (seen - 1) and seen <= _MOST
+
+    def _note_summed(self, share: float) -> None:
+        whole, place = round(share), ring.take_summing()
+        if 0 < whole <= _MULTIPLES and abs(share - whole) <= _NEAR * whole:
+            self.averagings += 1
+            self.place = place
 
     def list_averaged(self) -> list[list[int]]:
         """Return the groups over which nearly all gradients were carried between the backward and this step."""
