@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
-from ddpdoctor.evidence.standstill import Stand
+from ddpdoctor.evidence.standstill import Call, Stand
 from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.evidence.training.syncs import Syncs, Unfollowed
 from ddpdoctor.judge import Finding
@@ -77,6 +77,50 @@ def test_a_rank_that_issued_the_call_in_this_turn_has_not_skipped_it() -> None:
         [stand(0, *first, conditions=(RETURN, MAIN)), stand(1, first[0], last, conditions=(MAIN,))]
     )
     assert all(each.line != RETURN.line for each in found.where)
+
+
+BEST = Frame("train.py", 36, "if", "if loss < best:")
+BATCHES = Frame("train.py", 11, "for", "for batch in batches:")
+
+
+def saves(line: int = 34, *conditions: Frame, outer: tuple[Frame, ...] = (LOOP, MAIN)) -> Finding:
+    """A rank that saves below an `if` of a loop, and one that trains, after a collective that main called on a line."""
+
+    def make(number: int, op: str, own: int, function: str, of_main: int) -> Call:
+        frames = (at(own, function), at(of_main, "main"))
+        return replace(collective(op, number, own, 2), frames=frames)
+
+    done = [make(1, "all_gather", 12, "train", 32), make(1, "reduce", 20, "validate", line)]
+    done += [make(2, "all_gather", 12, "train", 32), make(2, "reduce", 20, "validate", line)]
+    ordered = [replace(call, ordinal=number) for number, call in enumerate(done, 1)]
+    saving, training = make(5, "barrier", 25, "save", 37), make(5, "all_gather", 12, "train", 32)
+    return proved(
+        [
+            stand(0, *ordered, saving, conditions=(BEST, *conditions, *outer)),
+            stand(1, *ordered, training, conditions=(BATCHES, *outer)),
+        ]
+    )
+
+
+def test_an_if_that_a_rank_came_past_in_the_turn_before_is_the_place() -> None:
+    found = saves()
+    assert (found.code, found.ranks) == ("COL002", RankSet([0]))
+    assert [(each.line, each.role) for each in found.where][:2] == [(36, "culprit"), (25, "culprit")]
+    assert "rank 0 went into the `if` in train.py:36, the others past it" in found.message
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        saves(32),
+        saves(40),
+        saves(34, replace(BEST, line=35, source="if epoch > warmup:")),
+        saves(34, outer=(MAIN,)),
+    ],
+    ids=["it has left the loop", "behind both", "two tests", "no loop around both"],
+)
+def test_an_if_that_may_not_be_what_parts_the_ranks_is_not_named(found: Finding) -> None:
+    assert "the others past it" not in found.message
 
 
 def left(*conditions: Frame) -> Finding:

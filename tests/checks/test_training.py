@@ -226,6 +226,10 @@ def test_averaging_that_is_never_due() -> None:
         if expected == "error":
             assert (found.confidence, found.where[0].line) == ("medium", 12)
             assert "each so many steps at outer.py:12, which was never due in this run" in found.message
+    made = sharded(unwrapped(carried=0.01))
+    made.rounds = (due,)
+    found = judge(made)[0]
+    assert (found.confidence, found.where[0].line) == ("high", 12)
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,18 @@ _HEAD = re.compile(r"^(el)?if\b|:\s*(return\b.*)?$")
 def find_skip(inside: Place, past: Place) -> Frame | None:
     """Return the `if` by which a rank has skipped the call in which another one waits.
 
-    It has where both are in one function, the rank at a later line than the other, in the same turn of all loops, and
-    one `if` alone decides whether the call is issued on the way. None where the way is not known, where several `if`s
-    or a loop may have led past the call, and where one of them is a test of the rank.
+    It has where both are in one function, the rank at a later line than the other in the same turn of all loops, or in
+    the next turn, and one `if` alone decides whether the call is issued on the way. None where the way is not known,
+    where several `if`s or a loop may have led past the call, and where one of them is a test of the rank.
     """
     one, other = _list_frames(inside), _list_frames(past)
     shared = _count_shared(one, other)
     if shared >= min(len(one), len(other)):
         return None
     mine, theirs = one[shared], other[shared]
-    if (mine.file, mine.function) != (theirs.file, theirs.function) or theirs.line <= mine.line:
+    if not _is_in(mine, theirs):
+        return None
+    if theirs.line <= mine.line and not _went_round(inside, past, theirs, mine):
         return None
     if guard_of(inside) is not None or guard_of(past) is not None or _issued(past, inside):
         return None
@@ -94,6 +96,45 @@ def _count_shared(one: Sequence[Frame], other: Sequence[Frame]) -> int:
     pairs = zip(one, other, strict=False)
     same = [(a.file, a.line, a.function) == (b.file, b.line, b.function) for a, b in pairs]
     return same.index(False) if False in same else len(same)
+
+
+def _went_round(inside: Place, past: Place, early: Frame, late: Frame) -> bool:
+    """Whether a rank came to its line in the next turn of a loop that the other is in as well.
+
+    It has where the last collective that both have issued came from one line of the function in which they part, behind
+    that of the rank and before that of the other.
+
+    Args:
+        inside: the rank that waits where the other never came.
+        past: the other.
+        early: the line of the other in the function in which they part.
+        late: the line of the rank that waits there.
+    """
+    lines = set()
+    for call in (_find_before(inside), _find_before(past)):
+        # The outermost frames of a call that is over are not all kept.
+        own = [each for each in user_frames(call.frames) if _is_in(each, late)] if call is not None else []
+        lines.add(own[-1].line if own else 0)
+    loops = {spot_of(each) for each in past.stand.conditions if each.function in ("for", "while")}
+    both = [
+        each
+        for each in inside.stand.conditions
+        if each.function in ("for", "while") and spot_of(each) in loops and each.file == late.file
+    ]
+    return len(lines) == 1 and bool(both) and early.line < lines.pop() < late.line
+
+
+def _is_in(frame: Frame, other: Frame) -> bool:
+    return (frame.file, frame.function) == (other.file, other.function)
+
+
+def _find_before(place: Place) -> Call | None:
+    """Return the call of the same group that a rank issued before the one in which it is."""
+    own = place.call
+    if own is None:
+        return None
+    wanted = own.series, own.ordinal - 1
+    return next((call for call in place.stand.recent if _number(call) == wanted), None)
 
 
 def _issued(past: Place, inside: Place) -> bool:

@@ -252,8 +252,12 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     # Two ranks of which one left a loop: it may have had too little to do, or the other one too much.
     proven = guard is not None or 2 * len(culprits) < sum(map(len, sides))
     passed = next((side for side in rest if guard is None and guard_of(side[0]) is not None), None)
-    loop = _find_left_loop(culprits, rest) if rest and guard is None and passed is None else None
+    # The other way round: those that differ went into an `if` that the others came past.
+    entered = find_skip(odd[0][0], rest[0][0]) if skip is None and len(sides) == 2 and rest else None
+    undecided = guard is None and passed is None and entered is None
+    loop = _find_left_loop(culprits, rest) if rest and undecided else None
     end = find_break(rest[0][0].stand.conditions, loop) if loop is not None else None
+    decides = skip[1] if skip is not None else entered
     told = say_sides([place for side in (rest or sides) for place in side])
     if rest:
         first = rest[0][0].call
@@ -272,6 +276,9 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
             )
         if skip is not None:
             message = f"{capitalise(told)}; {_say_skip(*skip)}: {where}."
+        if entered is not None:
+            test = f"went into the `if` in {entered.file}:{entered.line}, the others past it"
+            message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {test}: {where}."
     else:
         none = (
             ("neither reaches the other's collective")
@@ -288,15 +295,15 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         ranks_of(place for side in rest for place in side) if proven else RankSet(),
         [*(odd or sides), *rest],
         blamed=len(odd) or len(sides),
-        fix=_fix_skip(skip[1])
-        if skip is not None
+        fix=_fix_skip(decides)
+        if decides is not None
         else _advise(culprits, guard, [place for side in rest for place in side], left_loop=loop is not None)
         if passed is None
         else _advise(passed, guard_of(passed[0]), culprits),
         seen=count_forwards([*main, *waiting]),
         details={"calls": [name_call(side[0].call) for side in sides[:16]]},
         loop=loop,
-        skip=skip[1] if skip is not None else end,
+        skip=decides or end,
     )
 
 

@@ -360,12 +360,14 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
     partly = parting.at_start and not _differs_throughout(parting)
     if rates or partly or is_moved(replica, "exchanged") or _has_rounds(evidence, replica):
         return replace(parting, confidence="low", advice=True)
+    never_due = replica.setup.rounds and not parting.at_start and not _was_carried(replica)
+    overdue = replica.setup.rounds[0] if never_due else None
     if sharded:
-        return replace(parting, confidence="medium" if parting.at_start else "high")
+        return replace(parting, confidence="medium" if parting.at_start else "high", overdue=overdue)
     if is_carried_throughout(replica) and batches and not parting.at_start:
         return replace(parting, confidence="medium")
-    if replica.setup.rounds and not parting.at_start and not _was_carried(replica):
-        return replace(parting, confidence="medium", overdue=replica.setup.rounds[0])
+    if overdue is not None:
+        return replace(parting, confidence="medium", overdue=overdue)
     if replica.setup.averagings >= SEVERAL_AVERAGINGS and not parting.at_start and _never_agree(parting):
         return replace(parting, confidence="low", vain=True)
     return replace(parting, confidence="low", advice=True, unsure=not parting.at_start)
