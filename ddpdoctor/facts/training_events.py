@@ -78,6 +78,8 @@ class Batch(Event, total=False):
     shapes: list[Any]
     parts: list[str | None]
     """Fingerprints of its tensors, each for itself."""
+    wholes: list[str | None]
+    """Which piece of which tensor each of them is: begin, length, size of the whole, and its fingerprint."""
     draws: str | None
     joining: bool
     frames: Frames

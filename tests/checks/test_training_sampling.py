@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.training.fingerprints import Piece
 from ddpdoctor.evidence.training.sampling import Sampling
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor_checks.training.data.samplers import estimate_overlap
@@ -306,6 +307,41 @@ def test_a_tensor_that_stays_the_same_from_batch_to_batch_is_no_draw() -> None:
     still = made.batches[0].parts[1]
     made.batches[:] = [dataclasses.replace(each, parts=(each.parts[0], still)) for each in made.batches]
     assert judge(made) == []
+
+
+def shared_out(*batches: Sequence[tuple[int, str]], length: int = 8, size: int = 17) -> Made:
+    """Return a job whose ranks give their model a piece: for each batch by rank where it begins, and of what."""
+    made = Made(len(batches[0]), wrapped=False).look(1)
+    for index, rows in enumerate(batches, start=1):
+        made.batch(index, "|".join(map(str, range(made.world))))
+        pieces = tuple(
+            Piece(rank, 0, begin, length, size, digest) for rank, (begin, digest) in enumerate(rows) if digest
+        )
+        made.batches[-1] = dataclasses.replace(made.batches[-1], pieces=pieces)
+    return made
+
+
+def test_pieces_of_different_sequences_that_together_make_one() -> None:
+    found = only(shared_out([(0, "a"), (8, "b")], [(0, "c"), (8, "d")]))
+    assert (found.code, found.severity, found.ranks) == ("DAT009", "warning", RankSet([0, 1]))
+    assert (found.where[0].line, found.details) == (CALL.line, {"length": 8, "size": 17})
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        shared_out([(0, "a"), (8, "a")], [(0, "b"), (8, "b")]),
+        shared_out([(0, "a"), (8, "b")]),
+        shared_out([(0, "a"), (8, "b")], [(0, "c"), (8, "c")]),
+        shared_out([(0, "a"), (8, "b")], [(3, "c"), (8, "d")]),
+        shared_out([(0, "a"), (0, "b")], [(0, "c"), (0, "d")]),
+        shared_out([(0, "a"), (8, "b")], [(0, "c"), (8, "d")], size=24),
+        shared_out([(0, "a"), (8, "")], [(0, "c"), (8, "")]),
+    ],
+    ids=["one sequence", "once", "not always", "windows", "the same piece", "not all of it", "not known"],
+)
+def test_pieces_that_are_no_fault(made: Made) -> None:
+    assert "DAT009" not in {each.code for each in judge(made)}
 
 
 def whole(rank: int, **more: Any) -> Sampling:

@@ -55,7 +55,7 @@ HOSTILE = {
     "wrong types": [
         table(["a"], rows="x"), table(["a"], rows=[1, 2]), table(["a"], models=3), step(1, [["a", "x"]]),
         step(2, [7]), step(3, [], wrappers=7), step(4, [], wrappers=[[1]]), step(5, [], count="x"),
-        event("batch", 3, model="x"), event("epoch", 3, loader=1), event("watching", 3, elapsed_ns="x"),
+        event("batch", 3, model="x"), event("batch", 3, model=1, loader=1, epoch=1, index=1, print="a", shapes=[[2]], wholes=["1 2", 3]), event("epoch", 3, loader=1), event("watching", 3, elapsed_ns="x"),
         event("abstained", 3), event("loader", 3, place=[1]), step(6, [], states=7), step(7, [], states=[[1]]),
         step(8, [], states=[["a", "b"]], each_state=3), event("load", 3, number=[1]), event("load", 3, number=1),
         event("loaded", 3), event("resume", 3, names=[1], counter=2), event("resumed", 3), event("seed", 3, value=[], frames=3), event("seed", 3), event("gathered", 3, **{"class": 1}, shape=["x"]), event("nonfinite", 3, what=[]),

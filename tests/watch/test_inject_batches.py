@@ -35,6 +35,15 @@ SCRIPT = """
         "most": len(parts(images, *[steps] * 20)),
         "none": parts(),
     }
+    tokens = torch.arange(34).reshape(2, 17).clone()
+    whole = batches._describe_whole
+    pieces = [*tokens[:, :-1].chunk(2, dim=1), tokens[:, 3:9]]
+    told["pieces"] = [whole(each).split()[:3] for each in pieces]
+    told["one whole"] = len({whole(each).split()[3] for each in pieces})
+    told["another"] = whole((tokens + 1)[:, 8:16]) != whole(tokens[:, 8:16])
+    told["none of them"] = [
+        whole(each) for each in (tokens, tokens[:1], tokens[:, ::2], tokens[0], tokens[:, 2:].clone(), tokens[:1, :4])
+    ]
     print(json.dumps(told))
 """
 
@@ -55,4 +64,8 @@ def test_only_tensors_with_a_row_for_each_sample_that_differ_are_compared(tmp_pa
         "view": True,
         "most": 8,
         "none": [],
+        "pieces": [["0", "8", "17"], ["8", "8", "17"], ["3", "6", "17"]],
+        "one whole": 1,
+        "another": True,
+        "none of them": [None] * 6,
     }

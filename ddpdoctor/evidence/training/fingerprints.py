@@ -250,6 +250,21 @@ class OptimizerSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A tensor of a batch that is a slice of a larger one, along a dimension behind the first."""
+
+    rank: int
+    tensor: int
+    """How-manyth of the batch, from 0."""
+    begin: int
+    length: int
+    size: int
+    """Of the larger one along that dimension."""
+    digest: str
+    """Of the larger one."""
+
+
+@dataclass(frozen=True, slots=True)
 class BatchLook:
     """One of the first batches of an epoch, as the model was given it."""
 
@@ -269,6 +284,8 @@ class BatchLook:
     """How far the random numbers of the CPU were, on ranks whose batches are there too."""
     parts: tuple[tuple[Share, ...], ...] = ()
     """Who was given the same as each tensor, in order; empty for those without a value for each sample."""
+    pieces: tuple[Piece, ...] = ()
+    """Of the tensors that are pieces of larger ones."""
 
 
 @dataclass(frozen=True, slots=True)

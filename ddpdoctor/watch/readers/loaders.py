@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddpdoctor.evidence import Frame, RankSet
-from ddpdoctor.evidence.training.fingerprints import BatchLook, EpochLook, LoaderSetup
+from ddpdoctor.evidence.training.fingerprints import BatchLook, EpochLook, LoaderSetup, Piece
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.facts.training_events import Batch, Epoch, Loader, LoaderEvent
 from ddpdoctor.watch.readers.agreement import fold_field, fold_texts
@@ -70,6 +70,7 @@ def fold_batches(ranks: Iterable[RankLoaders], shorten: Shortener) -> list[Batch
             frames=shorten.frames(next(iter(events.values())).get("frames")),
             draws=fold_field(events, "draws"),
             parts=_fold_parts(events),
+            pieces=tuple(_list_pieces(events)),
         )
         for key, events in sorted(groups.items())
     ]
@@ -89,6 +90,15 @@ def _fold_parts(events: dict[int, Batch]) -> tuple[tuple[Share, ...], ...]:
         )
         for place in range(count)
     )
+
+
+def _list_pieces(events: dict[int, Batch]) -> Iterator[Piece]:
+    for rank, event in events.items():
+        wholes = event.get("wholes")
+        for place, told in enumerate(wholes[:PARTS] if isinstance(wholes, list) else ()):
+            if told is not None:
+                begin, length, size, digest = str(told)[:200].split()
+                yield Piece(rank, place, int(begin), int(length), int(size), digest)
 
 
 def fold_epochs(ranks: Iterable[RankLoaders], shorten: Shortener) -> list[EpochLook]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, RankSet
@@ -40,8 +40,13 @@ def find_model_peers_apart(evidence: Evidence) -> Iterable[Finding]:
     axes = find_layout(evidence).axes
     tensor = [axis for axis in axes if axis.role == strategies.TENSOR]
     stages = list_pipelines(axes)
-    if not tensor and not stages:
-        raise NotApplicable("no tensor-parallel ranks and no stages of a pipeline were seen")
+    pieces = any(look.pieces for node in evidence.training for look in node.batches)
+    if not tensor and not stages and not pieces:
+        raise NotApplicable(
+            "no tensor-parallel ranks, no stages of a pipeline and no pieces of sequences were seen"
+        )
+    if pieces:
+        yield from find_wholes_apart(evidence, [group for axis in axes for group in axis.groups])
     for apart in find_apart(evidence, tensor):
         yield _tell(apart)
     for apart in find_orders_apart(evidence, stages):
@@ -133,6 +138,72 @@ def find_apart(evidence: Evidence, axes: Iterable[Axis]) -> Iterator[Apart]:
                 continue  # the same samples, of which each takes its part: a piece of the sequence, by design
             told.add((axis.name, loader))
             yield Apart(axis, groups, find_loader(evidence, loader), tuple(rows), other)
+
+
+def find_wholes_apart(evidence: Evidence, groups: Iterable[RankSet]) -> Iterator[Finding]:
+    """Yield where ranks take the pieces that together make a sequence, each of a sequence of its own.
+
+    Args:
+        evidence: of a training.
+        groups: ranks that may work together, besides all of them.
+    """
+    everyone = RankSet().union(*(node.ranks for node in evidence.training))
+    looks: dict[tuple[int, str, int], dict[int, list[BatchLook]]] = {}
+    for node in evidence.training:
+        for look in node.batches:
+            rows = looks.setdefault((look.model, look.loader, look.epoch), {})
+            rows.setdefault(look.index, []).append(look)
+    for rows in looks.values():
+        for group in dict.fromkeys((everyone, *groups)):
+            held = [_find_wholes(each, group) for each in rows.values()]
+            known = [each for each in held if each is not None]
+            if len(known) >= FEWEST and len(known) == len(held) and all(len(set(each)) > 1 for each in known):
+                yield _tell_wholes(group, rows)
+                return
+
+
+def _find_wholes(looks: Iterable[BatchLook], group: RankSet) -> list[str] | None:
+    """Return the wholes of which the ranks of a group hold one piece each, in a row; None where they do not."""
+    rows = {each.rank: each for look in looks for each in reversed(look.pieces) if each.rank in group}
+    placed = sorted(rows.values(), key=lambda each: each.begin)
+    if len(group) < 2 or len(placed) < len(group) or len({(each.length, each.size) for each in placed}) > 1:
+        return None
+    length, size = placed[0].length, placed[0].size
+    tiled = all(each.begin == place * length for place, each in enumerate(placed))
+    return [each.digest for each in placed] if tiled and 0 <= size - len(placed) * length < length else None
+
+
+def _tell_wholes(group: RankSet, rows: Mapping[int, list[BatchLook]]) -> Finding:
+    looks = [look for each in rows.values() for look in each]
+    call = user_line(next((look.frames for look in looks if look.frames), ()))
+    piece = next(each for look in looks for each in look.pieces if each.rank in group)
+    return Finding(
+        message=(
+            f"{capitalise(name_set(group))} each give the model{tell_line(call)} another piece, of {piece.length} out "
+            f"of {piece.size}, in the order of the ranks as in context parallelism, and the tensors that they take them "
+            "from differ: each piece is of another sequence."
+        ),
+        ranks=group,
+        where=in_line(call, group, "culprit"),
+        evidence=(
+            EvidenceItem(
+                "batches",
+                f"in {count_of(len(rows), 'batch', 'batches')} the pieces of these ranks cover one dimension, and the "
+                "tensors of which they are views are not the same",
+                group,
+            ),
+        ),
+        fix=(
+            Fix(
+                "read the same sequences on all ranks that share them out: seed and shard by the data-parallel rank",
+                code="stream = TokenStream(seed=seed + data_parallel_rank)   # not the global rank\n"
+                "piece = tokens.chunk(context_parallel_size, dim=1)[context_parallel_rank]",
+            ),
+        ),
+        details={"length": piece.length, "size": piece.size},
+        severity="warning",
+        confidence="medium",
+    )
 
 
 def _all_differ(rows: Iterable[BatchLook], group: RankSet) -> bool:

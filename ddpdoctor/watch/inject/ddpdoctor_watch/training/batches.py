@@ -27,6 +27,8 @@ EPOCHS = 3
 _FRAMES = 6
 _PARTS, _ROWS = 8, 4
 """Tensors of a batch that are compared each for itself, and the fewest samples."""
+_LARGEST = 1 << 22
+"""Elements of a tensor of which a batch is a piece."""
 
 _counts: dict[tuple[int, int, int], int] = {}
 """Model, place of the loader and epoch -> batches seen."""
@@ -109,6 +111,7 @@ def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, join
         "print": prints.fold(measured, shapes) if any(each is not None for each in measured) else None,
         "shapes": shapes[:4],
         "parts": _list_parts(tensors, measured),
+        "wholes": [_describe_whole(each) for each in tensors[:_PARTS]],
         "draws": _read_draws() if all(each.device.type == "cpu" for each in tensors) else None,
         "joining": joining,
     }
@@ -129,6 +132,25 @@ def _list_parts(tensors: list[Any], measured: list[list[object] | None]) -> list
         _digest(each, told) if told is not None and each.dim() and len(each) == rows >= _ROWS else None
         for each, told in zip(tensors[:_PARTS], measured)
     ]
+
+
+def _describe_whole(tensor: Any) -> str | None:
+    """Return which piece of which tensor one is, where it is a slice of one dimension behind the first.
+
+    Returns:
+        Begin, length and size of the whole along it, and the fingerprint of the whole: ``8 8 17 4b2f4f6e``.
+    """
+    whole = tensor._base
+    if whole is None or whole.dim() != tensor.dim() or whole.numel() > _LARGEST:
+        return None
+    if any(prints.explain_unreadable(each) is not None for each in (tensor, whole)):
+        return None
+    cut = [place for place in range(tensor.dim()) if tensor.shape[place] != whole.shape[place]]
+    if len(cut) != 1 or not cut[0] or tensor.stride() != whole.stride() or not tensor.numel():
+        return None
+    begin = (tensor.storage_offset() - whole.storage_offset()) // max(1, whole.stride(cut[0]))
+    (told,) = prints.measure([whole])
+    return f"{begin} {tensor.shape[cut[0]]} {whole.shape[cut[0]]} {told[0]}" if told is not None else None
 
 
 def _digest(tensor: Any, told: list[object]) -> str | None:
