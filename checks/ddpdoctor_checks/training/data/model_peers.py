@@ -180,7 +180,7 @@ def _tell_wholes(group: RankSet, rows: Mapping[int, list[BatchLook]]) -> Finding
     return Finding(
         message=(
             f"{capitalise(name_set(group))} each give the model{tell_line(call)} another piece, of {piece.length} out "
-            f"of {piece.size}, in the order of the ranks as in context parallelism, and the tensors that they take them "
+            f"of {piece.size}, in the order of ranks as in context parallelism, and the tensors that they take them "
             "from differ: each piece is of another sequence."
         ),
         ranks=group,
@@ -195,7 +195,7 @@ def _tell_wholes(group: RankSet, rows: Mapping[int, list[BatchLook]]) -> Finding
         ),
         fix=(
             Fix(
-                "read the same sequences on all ranks that share them out: seed and shard by the data-parallel rank",
+                "read the same sequences on all ranks that split them: seed and shard by the data-parallel rank",
                 code="stream = TokenStream(seed=seed + data_parallel_rank)   # not the global rank\n"
                 "piece = tokens.chunk(context_parallel_size, dim=1)[context_parallel_rank]",
             ),
