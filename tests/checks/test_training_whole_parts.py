@@ -101,6 +101,11 @@ def test_a_replicated_parameter_of_tensor_parallel_ranks_is_stepped_apart() -> N
     assert found.message.endswith("The values differ from step 2 on.")
 
 
+def test_tensor_parallel_ranks_that_are_given_different_batches_are_that_first() -> None:
+    made = tensor_parallel(("", "0|1"), ("0|1", "0|1")).batch(1, "0|1").batch(2, "0|1")
+    assert {each.code for each in judge(made)} == {"DAT009"}
+
+
 @pytest.mark.parametrize(
     "made",
     [

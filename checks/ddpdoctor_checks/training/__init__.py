@@ -12,11 +12,7 @@ from ddpdoctor_checks.training.replicas.buffers import find_batch_norm, find_buf
 from ddpdoctor_checks.training.replicas.companions import find_companions
 from ddpdoctor_checks.training.replicas.counts import find_skipped
 from ddpdoctor_checks.training.replicas.parted import find_parted
-from ddpdoctor_checks.training.replicas.whole_parts import (
-    find_left_whole,
-    find_replicated_apart,
-    find_unequal_start,
-)
+from ddpdoctor_checks.training.replicas.whole_parts import find_left_whole, find_unequal_start
 
 # isort: split
 from ddpdoctor_checks.training.lost_gradients import find_gathered
@@ -48,6 +44,7 @@ from ddpdoctor_checks.training.searches import find_search
 from ddpdoctor_checks.training.shard_norms import find_scaled_apart
 from ddpdoctor_checks.training.sharded import find_loss_uneven, find_roles_wrong, find_sync_left_off
 from ddpdoctor_checks.training.speed import find_loader_bound, find_straggling
+from ddpdoctor_checks.training.tensor_parallel import find_replicated_apart
 from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_unenclosed
 
 __all__ = [

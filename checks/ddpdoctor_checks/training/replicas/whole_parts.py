@@ -31,13 +31,13 @@ def find_left_whole(evidence: Evidence) -> Iterable[Finding]:
         raise NotApplicable("no model was seen that FSDP shards")
     for setup, looks in join_optimizers(evidence.training):
         for group in groups if setup.peers else ():
-            names, look = _list_left(looks, group)
+            names, look = list_left(looks, group)
             if names and look is not None:
                 yield _tell_left(setup, group, names, look)
                 break
 
 
-def _list_left(looks: Sequence[StepLook], group: RankSet) -> tuple[list[str], StepLook | None]:
+def list_left(looks: Sequence[StepLook], group: RankSet) -> tuple[list[str], StepLook | None]:
     """Return the tensors that began equal on ranks, with other gradients, and differ at a look, and that look."""
     start = next((look for look in looks if look.step == 1), None)
     began = {
@@ -90,55 +90,6 @@ def _tell_left(setup: OptimizerSetup, group: RankSet, names: Sequence[str], look
                 "change the model before it is sharded, and shard the root as well, which takes what no layer has",
                 code="model.head = nn.Linear(width, classes)\nfor layer in model.layers:\n    fully_shard(layer)\n"
                 "fully_shard(model)",
-            ),
-        ),
-        details={"parameters": list(names)[:LISTED], "step": look.step},
-        confidence="high",
-    )
-
-
-@check("NUM001", family="training", needs=NEEDS, id="training.replicated", required=False, commands=JOB)
-def find_replicated_apart(evidence: Evidence) -> Iterable[Finding]:
-    """Tensor-parallel ranks hold a parameter whole beside shards, and step it with gradients of their own."""
-    axes = find_layout(evidence).axes
-    groups = [
-        group
-        for axis in axes
-        if axis.strategy == strategies.DTENSOR.name and axis.role == strategies.TENSOR
-        for group in axis.groups
-    ]
-    if not groups:
-        raise NotApplicable("no tensor-parallel ranks whose parameters are DTensors were seen")
-    for setup, looks in join_optimizers(evidence.training):
-        for group in groups if setup.peers else ():
-            names, look = _list_left(looks, group)
-            if names and look is not None:
-                yield _tell_replicated(setup, group, names, look)
-                break
-
-
-def _tell_replicated(setup: OptimizerSetup, group: RankSet, names: Sequence[str], look: StepLook) -> Finding:
-    line = user_line(setup.frames)
-    told = join_words(list(names), few=LISTED)
-    return Finding(
-        message=(
-            f"{capitalise(name_set(group))} hold {told} whole, beside shards of the other parameters, began with the "
-            f"same values and step with gradients of their own{tell_line(line)}: each gradient is that of what the "
-            f"rank computed itself. The values differ from step {look.step} on."
-        ),
-        ranks=group,
-        where=in_line(line, group, "culprit"),
-        evidence=(
-            EvidenceItem("parameters", f"{told}: equal before step 1, with different gradients", group),
-        ),
-        fix=(
-            Fix(
-                "say where a DTensor becomes a local tensor that its gradient is a part of a sum",
-                code="weights = scores.to_local(grad_placements=[Partial()])",
-            ),
-            Fix(
-                "or sum the gradients of replicated parameters across the tensor-parallel ranks before the step",
-                code='dist.all_reduce(router.weight.grad, group=mesh["tp"].get_group())',
             ),
         ),
         details={"parameters": list(names)[:LISTED], "step": look.step},
