@@ -76,6 +76,17 @@ def test_unfrozen_and_new_parameters_are_named_with_the_wrap() -> None:
     ]
 
 
+@pytest.mark.parametrize("unfrozen", [False, True])
+def test_the_line_that_replaces_a_layer_is_named_before_the_wrap(unfrozen: bool) -> None:
+    made = Made(2)
+    made.replaced = (Frame("train.py", 17, "", "model.module.head = make()"),)
+    made.unfrozen = ("head.bias",) if unfrozen else ()
+    head = tensor("head.bias", 2, "0|1", "0|1", reduced=False)
+    found = only(made.look(1).look(2).look(4, "0|1", "0|1", head))
+    assert found.where[0].line == (WRAP.line if unfrozen else 17)
+    assert ("which the program replaces at train.py:17, did not exist" in found.message) is not unfrozen
+
+
 def test_new_parameters_that_each_rank_has_drawn_are_named_with_the_wrap() -> None:
     drawn = tensor("enc.a", 2, "0|1", "0|1", reduced=False)
     zero = tensor("enc.b", 2, "", "0|1", reduced=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.layout import make_layout
 from ddpdoctor.evidence.training.fingerprints import TensorLook
 from ddpdoctor.facts import strategies
@@ -31,6 +31,15 @@ def test_a_parameter_that_fully_shard_does_not_have_is_trained_apart() -> None:
         "head.weight is no part of what FSDP shards on ranks 0-1: each rank holds it whole and steps with gradients of "
         "its own at train.py:30. The values differ from step 2 on."
     )
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_line_that_puts_a_layer_into_a_sharded_model(count: int) -> None:
+    made = fully_sharded().look(1, "", "", head()).look(2, "", "", head("0|1"))
+    made.replaced = tuple(Frame("train.py", line, "", "model.head = make()") for line in (17, 18)[:count])
+    found = only(made)
+    assert found.where[0].line == (17 if count == 1 else STEP.line)
+    assert ("The program puts it into the model at train.py:17." in found.message) is (count == 1)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ class Made:
         self.born: tuple[Born, ...] = ()
         self.rounds: tuple[Frame, ...] = ()
         self.reduced: tuple[Frame, ...] = ()
+        self.replaced: tuple[Frame, ...] = ()
         self.all_to_all = False
         self.averagings = 0
         """Times that the program reduced as much as the parameters, in the line before `STEP`."""
@@ -221,6 +222,7 @@ class Made:
             born=self.born,
             rounds=self.rounds,
             reduced=self.reduced,
+            replaced=self.replaced,
             all_to_all=self.all_to_all,
             averagings=self.averagings,
             averaging=(TORCH, dataclasses.replace(STEP, line=29)) if self.averagings else (),

@@ -242,6 +242,9 @@ class OptimizerSetup:
     or twice or three times as many; on the rank with the fewest."""
     averaging: tuple[Frame, ...] = ()
     """Where the last of them was, innermost first."""
+    replaced: tuple[Frame, ...] = ()
+    """Statements of the program that put modules into a model under the names of parameters that neither
+    DistributedDataParallel nor fully_shard has."""
     rounds: tuple[Frame, ...] = ()
     """Tests by a number of steps (``step % 8``) behind which the program carries parameters over ranks, as its source
     has it; only read where nothing wraps the model."""

@@ -103,6 +103,7 @@ def _join_setups(one: OptimizerSetup, other: OptimizerSetup) -> OptimizerSetup:
         weighed=one.weighed or other.weighed,
         scaled=one.scaled or other.scaled,
         reduced=one.reduced or other.reduced,
+        replaced=one.replaced or other.replaced,
         all_to_all=one.all_to_all or other.all_to_all,
         averagings=min(one.averagings, other.averagings),
         averaging=one.averaging or other.averaging,

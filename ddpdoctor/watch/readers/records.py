@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import os
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.phases import LONGEST
 from ddpdoctor.source import find_handler, is_source
-from ddpdoctor.source.files.periodic import find_rounds
+from ddpdoctor.source.files.periodic import Round, find_rounds
+from ddpdoctor.source.files.reading import Script
+from ddpdoctor.source.files.replaced import Replacement, find_replacements
 from ddpdoctor.source.own_imports import read_program
 
 ANOMALY = "anomaly mode"
@@ -50,8 +53,8 @@ ANOMALY = "anomaly mode"
 MESSAGE_LIMIT = 4000
 MOST_DEEP = 4
 """Groups of exceptions within groups that are looked into."""
-ROUNDS = 4
-"""Tests behind which parameters are averaged that are kept."""
+STATEMENTS = 4
+"""Statements of a program that are kept of a kind."""
 SOURCE_LIMIT = 200
 """Characters of a source line that are shown."""
 _OURS = str(Path(__file__).parents[2])
@@ -117,6 +120,20 @@ class Shortener:
             rows: Frames of one of its lines as the hook lists them, innermost first: the outermost of its own files is
                 the script.
         """
+        return self._find_statements(rows, find_rounds)
+
+    def find_replacements(self, rows: Any, names: Collection[str]) -> tuple[Frame, ...]:
+        """Return the statements of a program that put other modules under some names into models that exist.
+
+        Args:
+            rows: Frames of one of its lines, as for `find_rounds`.
+            names: Of attributes.
+        """
+        return self._find_statements(rows, lambda scripts: find_replacements(scripts, names))
+
+    def _find_statements(
+        self, rows: Any, find: Callable[[list[Script]], Sequence[Round | Replacement]]
+    ) -> tuple[Frame, ...]:
         own = [
             str(file)
             for file, _, _ in (rows if isinstance(rows, list) else ())
@@ -126,11 +143,12 @@ class Shortener:
             return ()
         script = Path(self._files + own[-1])
         try:
-            found = find_rounds(read_program(script, script.parent))
+            found = find(read_program(script, script.parent))
         except RecursionError:
             return ()
         return tuple(
-            Frame(self(each.file), each.line, "", scrub(each.text)[:SOURCE_LIMIT]) for each in found[:ROUNDS]
+            Frame(self(each.file), each.line, "", scrub(each.text)[:SOURCE_LIMIT])
+            for each in found[:STATEMENTS]
         )
 
     def _frame(self, file: str, line: int, function: str) -> Frame:

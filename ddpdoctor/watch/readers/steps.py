@@ -39,6 +39,8 @@ FIRST_LISTED = 4
 """Steps that are listed for the other nodes, besides the last one."""
 DRILLED = 6
 """Steps of an optimizer of which the tensors are listed."""
+REPLACED = 8
+"""Attributes that are searched for in the source, at most: of more the model was made otherwise."""
 KEPT = 80
 """Steps of an optimizer that are kept."""
 SITES = 32
@@ -63,6 +65,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
     first = every[0]
     looks = [(rank.rank, event) for rank in ranks for event in list_steps(rank, number).values()]
     shapes = {tuple((row.name, tuple(row.shape)) for row in list_rows(table)) for table in known.values()}
+    left = _list_left(first)
     searched = known.values() if len(first["rows"]) < SMALL else [first]
     return OptimizerSetup(
         number=number,
@@ -104,6 +107,7 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         if any(table.get("wrappers") for table in every)
         else shorten.find_rounds(first.get("frames")),
         born=_fold_born(known),
+        replaced=shorten.find_replacements(first.get("frames"), left) if 0 < len(left) <= REPLACED else (),
     )
 
 
@@ -114,6 +118,24 @@ def _count_averagings(ranks: Iterable[int], looks: Iterable[tuple[int, Step]]) -
         if rank in counts:
             counts[rank] = max(counts[rank], int(event.get("averagings") or 0))
     return min(counts.values(), default=0)
+
+
+def _list_left(table: Tensors) -> set[str]:
+    """Return the attributes under which a model holds what neither DistributedDataParallel nor fully_shard has.
+
+    Those of parameters that a wrapper does not know, or that are whole where others are pieces.
+    """
+    pieces, wrapped = read_pieces(table), bool(table.get("wrappers"))
+    rows = list_rows(table)
+    left = [
+        str(row.name)
+        for place, row in enumerate(rows)
+        if row.kind == "parameter"
+        and (not row.known and int(row.model) > 0 if wrapped else bool(pieces) and place not in pieces)
+    ]
+    return {
+        part for name in left for part in name.split(".")[:-1] if part.isidentifier() and part != "module"
+    }
 
 
 def _fold_born(tables: Mapping[int, Tensors]) -> tuple[Born, ...]:

@@ -88,11 +88,19 @@ def _say_bypassed(parting: Parting, line: Frame | None) -> str:
 def _say_changed(parting: Parting, line: Frame | None) -> str:
     unfrozen = [each.name for each in parting.tensors if each.name in parting.replica.setup.unfrozen]
     what = "required no gradient" if unfrozen else "did not exist"
+    changed = _find_replaced(parting)
+    made = f", which the program replaces{tell_line(changed)}" if changed is not None else ""
     return (
-        f"{_names(parting.tensors)} of {parting.replica.name} {what} when the model was wrapped"
-        f"{tell_line(_find_wrap(parting))}: "
-        "DistributedDataParallel does not reduce the gradient."
+        f"{_names(parting.tensors)} of {parting.replica.name}{made}{',' if made else ''} {what} when the model was "
+        f"wrapped{tell_line(_find_wrap(parting))}: DistributedDataParallel does not reduce the gradient."
     )
+
+
+def _find_replaced(parting: Parting) -> Frame | None:
+    """Return the one statement that puts what the wrapper does not know into the model; None for what was frozen."""
+    setup = parting.replica.setup
+    frozen = any(each.name in setup.unfrozen for each in parting.tensors)
+    return setup.replaced[0] if len(setup.replaced) == 1 and not frozen else None
 
 
 def _say_unsynced(parting: Parting, line: Frame | None) -> str:
@@ -303,6 +311,9 @@ def _list_places(parting: Parting, call: Frame | None, steps: Sequence[Frame]) -
     if wrap is not None and parting.code == "DDP006":
         places.insert(0, in_frame(wrap, parting.ranks, "culprit"))
         places[1:2] = [replace(each, role="noticed") for each in places[1:2]]
+        changed = _find_replaced(parting)
+        if changed is not None:
+            places.insert(0, in_frame(changed, parting.ranks, "culprit"))
     return tuple(places)
 
 

@@ -71,14 +71,19 @@ def _differ(shares: Sequence[RankSet], group: RankSet) -> bool:
 def _tell_left(setup: OptimizerSetup, group: RankSet, names: Sequence[str], look: StepLook) -> Finding:
     line = user_line(setup.frames)
     told = join_words(list(names), few=LISTED)
+    made = setup.replaced[0] if len(setup.replaced) == 1 else None
     return Finding(
         message=(
             f"{told} {'is' if len(names) == 1 else 'are'} no part of what FSDP shards on {name_set(group)}: "
             f"each rank holds {'it' if len(names) == 1 else 'them'} whole and steps with gradients of its own"
             f"{tell_line(line)}. The values differ from step {look.step} on."
+            + (f" The program puts it into the model{tell_line(made)}." if made is not None else "")
         ),
         ranks=group,
-        where=in_line(line, group, "culprit"),
+        where=(
+            *(in_line(made, group, "culprit") if made is not None else ()),
+            *in_line(line, group, "culprit" if made is None else "noticed"),
+        ),
         evidence=(
             EvidenceItem("parameters", f"{told}: equal before step 1, with different gradients", group),
             EvidenceItem(

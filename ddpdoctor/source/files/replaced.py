@@ -1,0 +1,65 @@
+"""Where a program puts another module into a model that exists, read without running anything."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ddpdoctor.source.files.reading import Script
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PUTS = frozenset({"setattr", "add_module", "register_module", "register_parameter"})
+"""Functions that put what they are given under a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A statement that gives an attribute of an object another module."""
+
+    file: str
+    line: int
+    text: str
+
+
+def find_replacements(scripts: Iterable[Script], names: Collection[str]) -> list[Replacement]:
+    """Return the statements that assign to attributes of some names, outside of the ``__init__`` of a class.
+
+    Args:
+        scripts: Of one program.
+        names: Attributes: ``head`` for ``model.head = nn.Linear(8, 3)`` and ``setattr(model, "head", head)``.
+    """
+    found = []
+    for script in scripts:
+        for node in _list_statements(script.tree) if script.tree is not None else ():
+            if _puts(node, names):
+                found.append(Replacement(script.name, node.lineno, ast.unparse(node)))
+    return list(dict.fromkeys(found))
+
+
+def _list_statements(tree: ast.Module) -> Iterable[ast.stmt]:
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, _FUNCTIONS) and node.name == "__init__":
+            continue
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)):
+            yield node
+        waiting += [
+            each for each in ast.iter_child_nodes(node) if isinstance(each, (ast.stmt, ast.excepthandler))
+        ]
+
+
+def _puts(node: ast.stmt, names: Collection[str]) -> bool:
+    if isinstance(node, ast.Expr):
+        call = node.value
+        if not isinstance(call, ast.Call) or not call.args:
+            return False
+        last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        return last in _PUTS and any(
+            isinstance(each, ast.Constant) and each.value in names for each in call.args[:2]
+        )
+    value = getattr(node, "value", None)
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    made = value is not None and not isinstance(value, ast.Constant)
+    return made and any(isinstance(each, ast.Attribute) and each.attr in names for each in targets)
