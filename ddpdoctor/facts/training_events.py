@@ -283,9 +283,9 @@ class Times(Event, total=False):
     device: str
     members: list[int] | None
     loaders: list[list[int]]
-    exchanges: int
+    routings: int
     """Exchanges with sizes by rank, at the line with most rows."""
-    exchanged: int
+    routed: int
     """Rows sent and received in these."""
     frames: Frames
     """Where they are called."""

@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddpdoctor.facts.events import EVENTS
+from ddpdoctor.watch.readers import events
 from tests.unmeasured import unmeasured
 from tests.watch.test_collect import collect, run, start, write
 
@@ -133,6 +136,8 @@ def test_tensors_are_listed_of_a_look_that_has_them_only(run: Path) -> None:
 LARGE = """
 import sys, time
 from pathlib import Path
+from ddpdoctor.facts.events import EVENTS
+from ddpdoctor.watch.readers import events
 from ddpdoctor.watch.readers.collect import collect_run
 
 def most():
@@ -164,3 +169,14 @@ def test_many_ranks_with_many_tensors_are_folded_in_little_memory(run: Path) -> 
     assert (looks, differing) == (20, 1)
     assert used < 50, f"{used} MB"
     assert seconds < 60
+
+
+@pytest.mark.parametrize("name", sorted(EVENTS))
+def test_numbers_that_are_bounded_are_whole_in_each_event(name: str) -> None:
+    kinds = typing.get_type_hints(EVENTS[name])
+    apart = {
+        field: kind
+        for field, kind in kinds.items()
+        if field in events._BOUNDS and kind not in (int, int | None)
+    }
+    assert apart == {}  # a share of that name would be left out wherever it is read

@@ -224,7 +224,7 @@ def test_a_rank_writes_when_it_came_and_what_was_measured(tmp_path: Path) -> Non
         assert event["steps"] == 27
         assert event["bytes"] == 80
         assert [look[0] for look in event["looks"]] == [4, 5, 6, 7, 8, 9, 10]
-        assert (event["exchanges"], event["exchanged"]) == (3, 3 * (9 if event is first else 13))
+        assert (event["routings"], event["routed"]) == (3, 3 * (9 if event is first else 13))
         assert event["frames"][0][2] == "<module>"
     came = {column[0]: column[-1] for column in first["columns"]}
     late = sorted(

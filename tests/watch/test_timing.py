@@ -101,7 +101,7 @@ def test_the_rank_that_waits_least_tells_what_is_communication() -> None:
 
 
 def test_rows_of_exchanges_are_averaged_over_the_calls() -> None:
-    sent: dict[str, Any] = {"exchanges": 40, "exchanged": 46_080, "frames": [["/app/moe.py", 28, "exchange"]]}
+    sent: dict[str, Any] = {"routings": 40, "routed": 46_080, "frames": [["/app/moe.py", 28, "exchange"]]}
     timing = fold(event(), event(**sent))
     assert [(rank.rows, rank.routed_at) for rank in timing.ranks] == [
         (None, ()),
@@ -126,8 +126,8 @@ def test_of_large_jobs_few_columns_are_kept() -> None:
         {"looks": 5},
         {"wall_ns": None},
         {"bytes": 10**400},
-        {"exchanges": "x"},
-        {"exchanges": 2, "exchanged": [3]},
+        {"routings": "x"},
+        {"routings": 2, "routed": [3]},
         {"looks": [[1, 10**400, 1, 1, 1, 1]]},
     ],
 )

@@ -19,7 +19,7 @@ _COUNTERS = (
     "number", "index", "length", "batch_size", "forwards", "open_files", "optimizer", "table", "step", "count",
     "loader", "place", "epoch", "batches", "samples", "compared", "steps", "checked", "since", "backwards",
     "kept", "synced", "alone", "iteration", "unused", "timed",
-    "exchanges", "exchanged",
+    "routings", "routed",
 )  # fmt: skip
 _BOUNDS = {
     **dict.fromkeys(("rank", "local_rank", "world_size", "attempt", "node", "nodes"), (-1, LARGEST_RANK)),

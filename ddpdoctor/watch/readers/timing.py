@@ -184,8 +184,8 @@ def fold_timing(events: Mapping[int, Times], world: int, locate: Locate, shorten
 
 
 def _count_rows(event: Times) -> float | None:
-    calls = _whole(event.get("exchanges") or 0)
-    return round(_whole(event.get("exchanged") or 0) / calls, 1) if calls > 0 else None
+    calls = _whole(event.get("routings") or 0)
+    return round(_whole(event.get("routed") or 0) / calls, 1) if calls > 0 else None
 
 
 def _spend(rank: _Rank) -> tuple[float, ...]:

@@ -340,8 +340,8 @@ def write() -> None:
         "device": state.device,
         "members": state.group,
         "loaders": [[place, took // 1000] for place, took in state.loaders.items()][:16],
-        "exchanges": calls,
-        "exchanged": rows,
+        "routings": calls,
+        "routed": rows,
         "frames": frames,
         # In microseconds.
         "columns": [
