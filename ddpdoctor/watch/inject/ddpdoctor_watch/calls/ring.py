@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from _thread import _local
+from bisect import bisect_right
 
 from ..core import budget, frames, journal, lifetime, stopwatch
 from . import groups
@@ -309,11 +310,14 @@ def find_scattered(tensors: Sequence[Any]) -> tuple[int, ...]:
     if ring is None or not ring.scattered:
         return ()
     found = set()
+    begins = sorted(ring.scattered)
     for each in tensors:
         if type(each) is not ring.tensor:
             return ()
         place = each.data_ptr()
-        found.add(next((group for begin, (end, group) in ring.scattered.items() if begin <= place < end), 0))
+        at = bisect_right(begins, place)
+        end, group = ring.scattered[begins[at - 1]] if at else (0, 0)
+        found.add(group if place < end else 0)
     return ring.groups.members(found.pop()) if len(found) == 1 else ()
 
 

@@ -2,7 +2,7 @@
 
 A sharded optimizer of the program's own is given a part of the sum of all gradients by a reduce-scatter, or the whole
 of some of them by a reduce. The norm of what one rank has is not that of the gradient: each rank then clips by another
-factor. So does each stage of a pipeline, which is noted in the steps that are looked at.
+factor. So does each stage of a pipeline. Only in steps that are looked at.
 """
 
 from __future__ import annotations
@@ -62,15 +62,17 @@ def note(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
     """
     global _last
     _last = None
+    if not modules.is_open():
+        return  # this step is not looked at
     plain = sys.modules["torch"].Tensor
     if len(args) < 3 or type(args[2]) is not plain or not isinstance(args[1], (int, float)):
         return  # the norm of DTensors is one of all ranks, and to read it would ask them
-    looked = modules.is_open() and not ddp.list_entries()
-    if not isinstance(args[0], (list, tuple)) or not (looked or ring.has_scattered()):
+    alone = not ddp.list_entries()
+    if not isinstance(args[0], (list, tuple)) or not (alone or ring.has_scattered()):
         return
     parameters = [each for each in args[0] if getattr(each, "grad", None) is not None]
     ranks = ring.find_scattered([each.grad for each in parameters])
-    if parameters and (looked or len(ranks) > 1):
+    if parameters and (alone or len(ranks) > 1):
         stack = frames.list_own(frame, _FRAMES)
         _last = _Clip(parameters[0], args[2], float(args[1]), ranks if len(ranks) > 1 else (), stack)
 
