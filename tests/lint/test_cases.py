@@ -19,6 +19,7 @@ FOUND = (
     "barrier-not-reached", "batch-skipped-by-except", "hang-at-exit", "hang-eight-ranks", "hang-except-continue", "hang-gather-object", "hang-guard-in-decorator",
     "hang-groups-by-helper", "hang-guard-in-helper", "hang-guard-in-method", "hang-monitored-barrier", "hang-new-group-of-leaders", "hang-new-group-on-members",
     "hang-groups-hierarchical", "hang-meter-on-first-rank", "hang-new-group-on-some", "hang-return-before-group", "hang-validation-through-wrapper", "hang-wrap-on-some",
+    "public-rank0-only-sharded-save",
 )  # fmt: skip
 """Cases whose fault is a call that some ranks do not reach, by a test on the rank."""
 UNSEEN = "sharded-"

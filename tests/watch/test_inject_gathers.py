@@ -14,10 +14,10 @@ SCRIPT = """
     from ddpdoctor_watch.core import budget, journal
     from ddpdoctor_watch.training import gathers
 
+    torch.manual_seed(0)   # which is an event itself
     events = []
     budget.write = lambda event, fields: events.append(fields["class"])
     journal.write = lambda event, fields: events.append(fields) or 0
-    torch.manual_seed(0)
     source = torch.randn(5, 7, requires_grad=True)
     z = source * 2
 
