@@ -39,7 +39,7 @@ def test_the_line_that_puts_a_layer_into_a_sharded_model(count: int) -> None:
     made.replaced = tuple(Frame("train.py", line, "", "model.head = make()") for line in (17, 18)[:count])
     found = only(made)
     assert found.where[0].line == (17 if count == 1 else STEP.line)
-    assert ("The program puts it into the model at train.py:17." in found.message) is (count == 1)
+    assert ("The program changes the model at train.py:17." in found.message) is (count == 1)
 
 
 @pytest.mark.parametrize(

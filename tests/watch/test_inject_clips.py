@@ -10,6 +10,10 @@ import torch
 
 from tests.watch.injecting import INJECT, python
 
+NEEDED = pytest.mark.skipif(
+    not hasattr(torch.nn.utils.clip_grad, "_clip_grads_with_norm_"),
+    reason="up to 2.5 torch clips in one function, in which the norm is not seen",
+)
 SCRIPT = """
     import json, os, sys, tempfile, torch
     import torch.distributed as dist
@@ -83,9 +87,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.nn.utils.clip_grad, "_clip_grads_with_norm_"), reason="this torch clips in one function"
-)
+@NEEDED
 def test_clips_of_parts_of_sums_are_seen(tmp_path: Path) -> None:
     done = python(tmp_path, SCRIPT, str(INJECT))
     assert done.returncode == 0, done.stderr
@@ -103,3 +105,31 @@ def test_clips_of_parts_of_sums_are_seen(tmp_path: Path) -> None:
         "of a stage": [True, 0.125, []],
         "of DTensors": None,
     }
+
+
+COMPILED = """
+    import json, sys, torch
+    from torch import nn
+    sys.path.insert(0, sys.argv[1])
+    from ddpdoctor_watch.training import clips
+
+    seen = []
+    real = clips.modules.is_open
+    clips.modules.is_open = lambda: seen.append(1) or real()
+    one = nn.Parameter(torch.zeros(2))
+
+    def step(values):
+        one.grad = values.clone()
+        return torch.nn.utils.clip_grad_norm_([one], 1.0)
+
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    told = [float(compiled(torch.tensor([3.0, 4.0]))), len(seen), float(step(torch.tensor([3.0, 4.0]))), len(seen)]
+    print(json.dumps([told, torch.nn.utils.clip_grads_with_norm_.__code__.co_filename.endswith("clip_grad.py")]))
+"""
+
+
+@NEEDED
+def test_the_compiler_goes_through_a_clip_without_a_break(tmp_path: Path) -> None:
+    done = python(tmp_path, COMPILED, str(INJECT))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[5.0, 0, 5.0, 1], True]

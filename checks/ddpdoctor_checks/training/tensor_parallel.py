@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook
-from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
@@ -32,12 +31,8 @@ def find_replicated_apart(evidence: Evidence) -> Iterable[Finding]:
     # Different samples give different gradients of everything: that is the cause then.
     others = {group for apart in find_apart(evidence, axes) for group in apart.groups}
     groups = [group for axis in axes for group in axis.groups if group not in others]
-    for setup, looks in join_optimizers(evidence.training):
-        for group in groups if setup.peers else ():
-            names, look = list_left(looks, group)
-            if names and look is not None:
-                yield _tell_replicated(setup, group, names, look)
-                break
+    for left in list_left(evidence, groups):
+        yield _tell_replicated(*left)
 
 
 def _tell_replicated(setup: OptimizerSetup, group: RankSet, names: Sequence[str], look: StepLook) -> Finding:

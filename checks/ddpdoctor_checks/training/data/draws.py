@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import BatchLook
 from ddpdoctor.evidence.training.shares import Share
-from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
+from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.jobs import JOB
-from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, name_set
 from ddpdoctor_checks.training.replicas.parted import NEEDS
-from ddpdoctor_checks.training.seeding import find_seeded_alike
+from ddpdoctor_checks.training.seeding import Seeded, find_one_seed, list_places, tell_seeds
 from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
 
 FEWEST = 3
@@ -41,7 +40,7 @@ def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
             place = _find_part(rows, peers)
             # Later states of the generator tell no more: they follow from the first one.
             ranks = _find_equal(rows, peers) if epoch == 1 else None
-            seeded = find_seeded_alike(evidence, ranks) if ranks else None
+            seeded = find_one_seed(evidence, ranks) if ranks else None
             if place is not None:
                 yield _tell_part(place, peers, rows, seeded)
                 return
@@ -104,7 +103,7 @@ def _tell_part(
     place: int,
     ranks: RankSet,
     rows: dict[int, list[BatchLook]],
-    seeded: tuple[Frame, EvidenceItem] | None,
+    seeded: Seeded | None,
 ) -> Finding:
     line = user_line(rows[min(rows)][0].frames)
     return Finding(
@@ -112,9 +111,9 @@ def _tell_part(
         f"{count_of(len(rows), 'batch', 'batches')} in a row and new in each, although the samples differ: it is drawn "
         "from random number generators in the same state, or read by a loader that does not divide its data.",
         ranks=ranks,
-        where=_list_places(line, ranks, seeded),
+        where=list_places(seeded, line, ranks),
         evidence=(
-            *((seeded[1],) if seeded is not None else ()),
+            *tell_seeds(seeded, ranks),
             EvidenceItem("fingerprints", (
                 "compared were the tensors with one row for each sample whose rows differ, on all ranks at each of "
                 "these batches"
@@ -127,26 +126,15 @@ def _tell_part(
     )  # fmt: skip
 
 
-def _list_places(
-    line: Frame | None, ranks: RankSet, seeded: tuple[Frame, EvidenceItem] | None
-) -> tuple[Where, ...]:
-    """Return the line that seeded all ranks alike, and the one that gives the model its batches."""
-    if seeded is None:
-        return in_line(line, ranks, "culprit")
-    return (*in_line(seeded[0], ranks, "culprit"), *in_line(line, ranks, "noticed"))
-
-
-def _tell(
-    ranks: RankSet, rows: dict[int, list[BatchLook]], seeded: tuple[Frame, EvidenceItem] | None
-) -> Finding:
+def _tell(ranks: RankSet, rows: dict[int, list[BatchLook]], seeded: Seeded | None) -> Finding:
     line = user_line(rows[min(rows)][0].frames)
     return Finding(
         message=f"{capitalise(name_set(ranks))} draw the same random numbers from batch to batch, on different data: "
         "dropout, noise and augmentation in these processes are the same on all of them.",
         ranks=ranks,
-        where=_list_places(line, ranks, seeded),
+        where=list_places(seeded, line, ranks),
         evidence=(
-            *((seeded[1],) if seeded is not None else ()),
+            *tell_seeds(seeded, ranks),
             EvidenceItem("draws", (
                 "torch's CPU random number generator is in the same state before "
                 f"{count_of(len(rows), 'batch', 'batches')} in a row, and advances each time"

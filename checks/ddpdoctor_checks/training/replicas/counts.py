@@ -11,7 +11,8 @@ from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import describe_counts, name_set
-from ddpdoctor_checks.training.replicas.divergence import Parting, judge_replicas
+from ddpdoctor_checks.training.replicas.apart import Parting
+from ddpdoctor_checks.training.replicas.divergence import judge_replicas
 from ddpdoctor_checks.training.replicas.parted import NEEDS
 
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import (
     StateLook,
     StepLook,
     TensorLook,
-    WrapperLook,
     WrapperSetup,
 )
-from ddpdoctor.evidence.training.loads import LateLoad
 from ddpdoctor.evidence.training.shares import Share
-from ddpdoctor.judge import EvidenceItem
-from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.wording import find_odd
+from ddpdoctor_checks.training.replicas.apart import Parting
 from ddpdoctor_checks.training.replicas.models import (
     MOST_STEPS,
     Replica,
@@ -27,8 +24,8 @@ from ddpdoctor_checks.training.replicas.models import (
     leave_ignored,
     list_replicas,
 )
+from ddpdoctor_checks.training.replicas.origins import add_cause, join_groups
 from ddpdoctor_checks.training.replicas.shared_parts import find_shared_parted
-from ddpdoctor_checks.training.seeding import find_seeded_apart
 
 WHOLE = 0.9
 """Share of a model's parameters that is carried between two looks from which on they may have been averaged."""
@@ -37,48 +34,6 @@ SEVERAL_AVERAGINGS = 2
 LAST_BITS = 1e-6
 """Relative difference of norms up to which parameters count as equal but for their last bits, where the
 gradients agree."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parting:
-    """How the replicas of one model parted."""
-
-    code: str
-    replica: Replica
-    first: StepLook | None
-    """The first look at which parameters differ; None where there was none after the gradients did."""
-    gradients: StepLook | None = None
-    """The first look at which gradients differ; None where they never do."""
-    tensors: tuple[TensorLook, ...] = ()
-    """Those that the cause is about."""
-    ranks: RankSet = field(default_factory=RankSet)
-    way: WrapperLook | None = None
-    """What was done with the wrapper."""
-    at_start: bool = False
-    """Whether they differ before the first step."""
-    slight: bool = False
-    """Whether they differ in their last bits only."""
-    state: StateLook | None = None
-    """Part of the optimizer's state that differs while parameters and gradients are equal."""
-    state_step: int = 0
-    """The step before which the optimizer state differs; 0: it does not."""
-    confidence: str = "high"
-    between: bool = False
-    """Whether it happened in a step between two looks: counts tell it."""
-    advice: bool = False
-    """Whether it may well be meant."""
-    overdue: Frame | None = None
-    """A test behind which the program averages parameters, where that was never due."""
-    vain: bool = False
-    """Whether the program averages as much as the parameters several times, and no two ranks agree after it."""
-    unsure: bool = False
-    """Whether nothing tells whether the ranks train one model or each its own."""
-    load: LateLoad | None = None
-    """A load into the wrapped model or the optimizer that not all ranks made, or not all with the same values."""
-    seeded: tuple[Frame, EvidenceItem] | None = None
-    """Where ranks that drew different parameters got different seeds, and what these were."""
-    shared: bool = False
-    """Tensors are those that ranks hold alike beside parts of their own of one model."""
 
 
 def judge_replicas(evidence: Evidence) -> list[Parting]:
@@ -92,49 +47,8 @@ def judge_replicas(evidence: Evidence) -> list[Parting]:
         if parting is not None and parting.code == "DDP015" and not replica.kept:
             parting = _weigh_unwrapped(evidence, parting)
         if parting is not None:
-            found.append(_add_cause(evidence, parting))
-    return _join_groups(found)
-
-
-def _add_cause(evidence: Evidence, parting: Parting) -> Parting:
-    """Add what made ranks differ, where that was seen."""
-    setup, first = parting.replica.setup, parting.first
-    if first is None or not _is_unequal_start(parting):
-        return replace(parting, load=_find_load(evidence, parting))
-    if setup.all_to_all and setup.reduced and 0 < first.differing < setup.parameters:
-        return replace(parting, code="COL013", confidence="medium")
-    load = _find_load(evidence, parting)
-    seeded = find_seeded_apart(evidence, first.values) if load is None else None
-    return replace(parting, load=load, seeded=seeded)
-
-
-def _is_unequal_start(parting: Parting) -> bool:
-    """Whether replicas that nothing wraps began with different parameters."""
-    return (
-        parting.code == "NUM001"
-        and parting.at_start
-        and not parting.shared
-        and parting.replica.wrapper is None
-    )
-
-
-def _join_groups(partings: Sequence[Parting]) -> list[Parting]:
-    """Join what several groups of replicas of one model began with: one cause, whichever groups there are."""
-    joined: list[Parting] = []
-    for parting in partings:
-        for place, known in enumerate(joined):
-            if (
-                _is_unequal_start(known)
-                and _is_unequal_start(parting)
-                and known.replica.setup.number == parting.replica.setup.number
-                and known.replica.model == parting.replica.model
-                and (known.seeded or (None,))[0] == (parting.seeded or (None,))[0]
-            ):
-                joined[place] = replace(known, ranks=known.ranks.union(parting.ranks))
-                break
-        else:
-            joined.append(parting)
-    return joined
+            found.append(add_cause(evidence, parting))
+    return join_groups(found)
 
 
 def _is_after_averaging(parting: Parting, replicas: Sequence[Replica]) -> bool:
@@ -146,45 +60,6 @@ def _is_after_averaging(parting: Parting, replicas: Sequence[Replica]) -> bool:
     if first is None or not first.final or not own.kept or own.setup.peers:
         return False
     return any(each.setup.number in own.setup.alongside and each.model == own.model for each in replicas)
-
-
-def _find_load(evidence: Evidence, parting: Parting) -> LateLoad | None:
-    """Return the first load that explains it: ranks did not all make it, or not all with the same values.
-
-    One into a model must lie before the look at which replicas differ: what differs already is also saved and loaded.
-    """
-    replica = parting.replica
-    if parting.code == "NUM006" and parting.state is not None:
-        number, target = 0, replica.setup.kind
-    elif parting.code == "NUM001" and replica.wrapper and (parting.gradients is None or parting.at_start):
-        number, target = replica.wrapper.number, ""
-    else:
-        return None
-    joined: dict[tuple[str, Frame | None], list[LateLoad]] = {}
-    for node in evidence.training:
-        for each in node.late_loads:
-            if each.wrapper == number and target in ("", each.target):
-                joined.setdefault((each.target, user_line(each.frames)), []).append(each)
-    for rows in joined.values():
-        ranks = RankSet(rank for row in rows for rank in row.ranks if rank in replica.ranks)
-        apart = next((row.apart for row in rows if row.apart), ())
-        before = min(row.forwards for row in rows) < _count_forwards(parting) if number else True
-        if before and ranks and (ranks != replica.ranks or apart):
-            return replace(rows[0], ranks=ranks, apart=apart)
-    return None
-
-
-def _count_forwards(parting: Parting) -> int:
-    """Return how many forwards a wrapper had made at the look at which replicas differ, at most."""
-    first, wrapper = parting.first, parting.replica.wrapper
-    if first is None or wrapper is None:
-        return 0
-    made = 0
-    for look in parting.replica.looks:
-        if look.step <= first.step:
-            ways = [way for way in look.wrappers if way.number == wrapper.number and way.synced >= 0]
-            made += max((way.synced + way.alone for way in ways), default=0)
-    return made + first.final
 
 
 def _judge(replica: Replica) -> Parting | None:
@@ -404,7 +279,7 @@ def _differs_throughout(parting: Parting) -> bool:
 
 
 def _never_agree(parting: Parting) -> bool:
-    """Whether no two ranks held the same at any look since they parted: groups of them may be averaged more often."""
+    """Whether no two ranks held the same in any sample since they differ: some may be averaged more often than all."""
     first, count = parting.first, len(parting.replica.ranks)
     looks = [look for look in parting.replica.looks if first is not None and look.step >= first.step]
     return all(len(look.values) == count for look in looks)

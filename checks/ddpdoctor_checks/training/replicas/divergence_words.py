@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ddpdoctor.evidence import Frame
+from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.training.fingerprints import StepLook, TensorLook
 from ddpdoctor.evidence.training.loads import LateLoad
 from ddpdoctor.evidence.training.shares import Share
@@ -14,7 +14,10 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, Where
 from ddpdoctor_checks.common.frames import tell_line, user_frames, user_line
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
-from ddpdoctor_checks.training.replicas.divergence import Parting, find_rates, last_before
+from ddpdoctor_checks.training.replicas import fixes
+from ddpdoctor_checks.training.replicas.apart import Parting
+from ddpdoctor_checks.training.replicas.divergence import find_rates, last_before
+from ddpdoctor_checks.training.seeding import tell_seeds
 
 MOST_SHARES = 4
 """Values of one tensor that a sentence names."""
@@ -24,23 +27,23 @@ _NAMES = 3
 
 def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
     """Return the finding for replicas that parted."""
-    say, fixes = _WAYS[parting.code]
+    say, advice = _WAYS[parting.code]
     if parting.shared:
-        fixes = _SHARED
+        advice = fixes.SHARED
     if parting.load is not None and parting.code == "NUM001":
-        fixes = (*_LOADED, _DIVERGED[1])
+        advice = (*fixes.LOADED, fixes.DIVERGED[1])
     steps = parting.replica.setup.frames
     call = user_line(parting.way.bypass) if parting.way is not None else None
     if parting.overdue is not None:
-        call, fixes = parting.overdue, _OVERDUE
+        call, advice = parting.overdue, fixes.OVERDUE
     elif parting.vain:
-        call, fixes = user_line(parting.replica.setup.averaging), _VAIN
+        call, advice = user_line(parting.replica.setup.averaging), fixes.VAIN
     elif parting.code == "COL013":
         call = user_line(parting.replica.setup.reduced)
     elif parting.load is not None:
         call = user_line(parting.load.frames)
     elif parting.seeded is not None:
-        call, fixes = parting.seeded[0], _SEEDED
+        call, advice = parting.seeded.line, fixes.SEEDED
     elif _find_lowering(parting) is not None:
         call = _find_lowering(parting)
     line = call or user_line(steps)
@@ -50,7 +53,7 @@ def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
         victims=parting.replica.ranks.minus(parting.ranks),
         where=_list_places(parting, call, steps),
         evidence=tuple(_list_evidence(parting)),
-        fix=fixes,
+        fix=advice,
         details=_detail(parting),
         confidence=parting.confidence,
         severity=severity,
@@ -324,7 +327,9 @@ def _list_evidence(parting: Parting) -> list[EvidenceItem]:
     if parting.first is not None:
         items.append(EvidenceItem("replicas", _tell_look(parting.first, "values", "before")))
     if parting.seeded is not None:
-        items.append(parting.seeded[1])
+        items += tell_seeds(
+            parting.seeded, RankSet().union(*(share.ranks for share in parting.seeded.shares))
+        )
     equal = [look.step for look in parting.replica.looks if parting.replica.agrees(look)]
     if equal:
         items.append(EvidenceItem("replicas", f"equal on all ranks before step {equal[-1]}"))
@@ -382,122 +387,14 @@ def _detail(parting: Parting) -> dict[str, Any]:
     }
 
 
-_REWRAP = (
-    Fix(
-        "change the model first and wrap it last",
-        code="model.fc = torch.nn.Linear(512, classes)   # or requires_grad_(True)\n"
-        "model = DistributedDataParallel(model)     # after it, and again after each later change",
-    ),
-    Fix("a layer that is unfrozen later can be wrapped unfrozen, with its learning rate at 0 until then"),
-)
-_UNUSED = (
-    Fix("remove what the forward pass does not use, or use it"),
-    Fix(
-        "or let DistributedDataParallel search for it, which costs a walk through the graph in each step",
-        code="model = DistributedDataParallel(model, find_unused_parameters=True)",
-    ),
-)
-_DIVERGED = (
-    Fix("load checkpoints and initialize before wrapping, or identically on all ranks"),
-    Fix(
-        "or make the ranks equal again after the change",
-        code="for tensor in model.state_dict().values():\n    dist.broadcast(tensor, src=0)",
-    ),
-)
-_LOADED = (
-    Fix("load the same checkpoint on every rank, or load it before the model is wrapped"),
-    Fix(
-        "where a rank's own loss or metric decides what is loaded, reduce it first, so that all ranks decide the same",
-        code="loss = loss.detach().clone()\ndist.all_reduce(loss)   # then compare, keep and load",
-    ),
-)
-_VAIN = (
-    Fix(
-        "put the average back into the parameters that the optimizer steps, on every rank",
-        code="for p in model.parameters():\n    dist.all_reduce(p.data)\n    p.data /= dist.get_world_size()\n"
-        "# a flat copy: torch.nn.utils.vector_to_parameters(flat, model.parameters())",
-    ),
-    Fix("ranks that train models of their own on purpose can begin from seeds of their own"),
-)
-_EXPERTS = (
-    Fix(
-        "average what is the same on all ranks, and each expert only across the ranks that hold it",
-        code='for name, p in model.named_parameters():\n    if ".expert." not in name:\n'
-        "        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)",
-    ),
-    Fix("ranks that are to hold the same parameters need one seed, or a broadcast before the first step"),
-)
-_SEEDED = (
-    Fix(
-        "give ranks that hold the same part of the model one seed to build it, and seed by rank only afterwards",
-        code="torch.manual_seed(seed + tensor_parallel_rank)   # not the global rank\nmodel = build()\n"
-        "torch.manual_seed(seed + dist.get_rank())        # for dropout and augmentation",
-    ),
-    _DIVERGED[1],
-)
-_OVERDUE = (
-    Fix("make the averaging due: count the steps of the whole training, not those since an epoch or a round began, and "
-        "compare with a number of steps that it reaches"),
-    Fix("ranks that train models of their own on purpose can begin from seeds of their own"),
-)  # fmt: skip
-_SHARED = (
-    Fix(
-        "sum the gradients of replicated parameters (norms, routers, embeddings) across the ranks that each computed a "
-        "part of them, between backward and step",
-        code="for p in replicated_parameters:\n    dist.all_reduce(p.grad, group=tensor_parallel_group)",
-    ),
-    Fix("ranks that train models of their own on purpose can begin from seeds of their own throughout"),
-)
 _WAYS: dict[str, tuple[Callable[[Parting, Frame | None], str], tuple[Fix, ...]]] = {
-    "DDP001": (_say_unused, _UNUSED),
-    "DDP002": (_say_unused, _UNUSED),
-    "DDP005": (
-        _say_bypassed,
-        (
-            Fix(
-                (
-                    "call the wrapper in training; move whatever else the step needs into the wrapped "
-                    "module's forward"
-                ),
-                code="loss = criterion(model(x), y)   # not model.module(x)",
-            ),
-        ),
-    ),
-    "DDP006": (_say_changed, _REWRAP),
-    "DDP008": (
-        _say_unsynced,
-        (
-            Fix(
-                "run the last micro-batch before the step outside of no_sync()",
-                code="last = (i + 1) % accumulate == 0\n"
-                "with contextlib.nullcontext() if last else model.no_sync():\n"
-                "    loss = criterion(model(x), y) / accumulate\n    loss.backward()\n"
-                "if last:\n    optimizer.step()\n    optimizer.zero_grad()",
-            ),
-        ),
-    ),
-    "DDP015": (
-        _say_unwrapped,
-        (
-            Fix("wrap the model, and call the wrapper", code="model = DistributedDataParallel(model)"),
-            Fix("averaging by hand must change .grad itself, on every rank, between backward pass and step",
-                code="for p in model.parameters():\n    dist.all_reduce(p.grad)\n    p.grad /= dist.get_world_size()"),
-        ),
-    ),
-    "COL013": (_say_experts, _EXPERTS),
-    "NUM001": (_say_diverged, _DIVERGED),
-    "NUM006": (
-        _say_optimizer,
-        (
-            Fix(
-                "take the same steps of the same schedule on every rank: decide by values that are reduced "
-                "first"
-            ),
-            Fix("create the optimizer on every rank with the same settings, and change them identically"),
-            Fix(
-                "load the optimizer's state on every rank, not on one",
-                code='optimizer.load_state_dict(torch.load(path, map_location="cpu")["optimizer"])   # on every rank',
-            ),
-        ),
-    ),
-}  # fmt: skip
+    "DDP001": (_say_unused, fixes.UNUSED),
+    "DDP002": (_say_unused, fixes.UNUSED),
+    "DDP005": (_say_bypassed, fixes.BYPASSED),
+    "DDP006": (_say_changed, fixes.REWRAP),
+    "DDP008": (_say_unsynced, fixes.UNSYNCED),
+    "DDP015": (_say_unwrapped, fixes.UNWRAPPED),
+    "COL013": (_say_experts, fixes.EXPERTS),
+    "NUM001": (_say_diverged, fixes.DIVERGED),
+    "NUM006": (_say_optimizer, fixes.OPTIMIZER),
+}

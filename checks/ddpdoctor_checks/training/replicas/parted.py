@@ -10,7 +10,8 @@ from ddpdoctor.judge import CannotLook, Finding, NotApplicable, diagnosis
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.wording import name_set
 from ddpdoctor_checks.job.blame.judging import has_failed
-from ddpdoctor_checks.training.replicas.divergence import Parting, judge_replicas
+from ddpdoctor_checks.training.replicas.apart import Parting
+from ddpdoctor_checks.training.replicas.divergence import judge_replicas
 from ddpdoctor_checks.training.replicas.divergence_words import tell_parting
 
 NEEDS = ("training",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook, TensorLook
 from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.facts import strategies
@@ -14,7 +14,7 @@ from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
 from ddpdoctor_checks.training.replicas.parted import NEEDS
-from ddpdoctor_checks.training.seeding import find_seeded_apart
+from ddpdoctor_checks.training.seeding import Seeded, find_seeded_apart, list_places, tell_seeds
 from ddpdoctor_checks.training.wrappers import find_layout, find_mixed
 
 LISTED = 4
@@ -29,15 +29,27 @@ def find_left_whole(evidence: Evidence) -> Iterable[Finding]:
     ]
     if not groups:
         raise NotApplicable("no model was seen that FSDP shards")
+    for left in list_left(evidence, groups):
+        yield _tell_left(*left)
+
+
+def list_left(
+    evidence: Evidence, groups: Sequence[RankSet]
+) -> Iterator[tuple[OptimizerSetup, RankSet, list[str], StepLook]]:
+    """Yield for each optimizer of a sharded model the first group that holds parameters whole and steps them apart.
+
+    Returns:
+        Optimizer, group, the parameters, and the first look at which these differ.
+    """
     for setup, looks in join_optimizers(evidence.training):
         for group in groups if setup.peers else ():
-            names, look = list_left(looks, group)
+            names, look = _find_left(looks, group)
             if names and look is not None:
-                yield _tell_left(setup, group, names, look)
+                yield setup, group, names, look
                 break
 
 
-def list_left(looks: Sequence[StepLook], group: RankSet) -> tuple[list[str], StepLook | None]:
+def _find_left(looks: Sequence[StepLook], group: RankSet) -> tuple[list[str], StepLook | None]:
     """Return the tensors that began equal on ranks, with other gradients, and differ at a look, and that look."""
     start = next((look for look in looks if look.step == 1), None)
     began = {
@@ -77,7 +89,7 @@ def _tell_left(setup: OptimizerSetup, group: RankSet, names: Sequence[str], look
             f"{told} {'is' if len(names) == 1 else 'are'} no part of what FSDP shards on {name_set(group)}: "
             f"each rank holds {'it' if len(names) == 1 else 'them'} whole and steps with gradients of its own"
             f"{tell_line(line)}. The values differ from step {look.step} on."
-            + (f" The program puts it into the model{tell_line(made)}." if made is not None else "")
+            + (f" The program changes the model{tell_line(made)}." if made is not None else "")
         ),
         ranks=group,
         where=(
@@ -142,22 +154,19 @@ def _stay_apart(looks: Sequence[StepLook], name: str, group: RankSet) -> bool:
 
 
 def _tell_unequal(
-    setup: OptimizerSetup, tensor: TensorLook, group: RankSet, seeded: tuple[Frame, EvidenceItem] | None
+    setup: OptimizerSetup, tensor: TensorLook, group: RankSet, seeded: Seeded | None
 ) -> Finding:
     line = user_line(setup.frames)
-    why = f": they are seeded differently{tell_line(seeded[0])}" if seeded is not None else ""
+    why = f": they are seeded differently{tell_line(seeded.line)}" if seeded is not None else ""
     return Finding(
         message=(
             f"{capitalise(name_set(group))} average the gradient of {tensor.name} before the step{tell_line(line)}, "
             f"and started with different values of it{why}. They were never equal, and stay different."
         ),
         ranks=group,
-        where=(
-            *(in_line(seeded[0], group, "culprit") if seeded is not None else ()),
-            *in_line(line, group, "culprit" if seeded is None else "noticed"),
-        ),
+        where=list_places(seeded, line, group),
         evidence=(
-            *((seeded[1],) if seeded is not None else ()),
+            *tell_seeds(seeded, group),
             EvidenceItem("gradients", f"that of {tensor.name} is equal to the last bit at step 1", group),
             EvidenceItem("parameters", f"{tensor.name} differs on these ranks at every sampled step", group),
         ),

@@ -295,7 +295,10 @@ def _note_scattered(ring: Ring, output: Any, group: int, root: int) -> None:
     if type(output) is not ring.tensor or len(ring.scattered) >= _SCATTERED:
         return
     if root < 0 or root == groups.find_rank():
-        begin = output.data_ptr()
+        try:
+            begin = output.data_ptr()
+        except RuntimeError:
+            return  # a tensor of a transform, which has no memory of its own
         ring.scattered[begin] = begin + output.numel() * output.element_size(), group
 
 

@@ -12,6 +12,7 @@ import weakref
 
 from ..calls import ring
 from ..core import frames, lifetime, unseen, wrapping
+from ..core.replacing import replace
 from ..models import ddp, modules
 
 TYPE_CHECKING = False
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import Any
 
+_CLIPS, _GROUPS = "_clip_grads_with_norm_", "_group_tensors_by_device_and_dtype"
+"""Functions of torch.nn.utils.clip_grad."""
+_NEAR = 8
+"""Frames between what is called and what clips: ours, and a decorator's."""
 _FRAMES = 8
 _EPSILON = 1e-6
 """What torch adds to a norm before it divides by it (torch/nn/utils/clip_grad.py)."""
@@ -41,9 +46,23 @@ _last: _Clip | None = None
 
 
 def patch_clipping(module: ModuleType) -> None:
-    """See gradients clipped by a norm; torch up to 2.5 has no function of its own for that."""
-    if hasattr(module, "_clip_grads_with_norm_"):
-        wrapping.wrap(module, "_clip_grads_with_norm_", before=note)
+    """See gradients clipped by a norm; torch up to 2.5 has no function of its own for that.
+
+    From a function that it calls: it is in no traceback of what clipping raises, and what scripts import stays torch's.
+    The compiler goes through ours, and leaves nothing of it: one that it may not go into breaks the graph.
+    """
+    real = getattr(module, _GROUPS, None)
+    if real is None or not hasattr(module, _CLIPS):
+        return
+    see = wrapping.guard(unseen.behind(note))
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not module.torch.compiler.is_compiling():
+            see()
+        return real(*args, **kwargs)
+
+    replace(module, _GROUPS, wrapper)
+    vars(wrapper).pop("_torchdynamo_disable")
 
 
 @lifetime.at(lifetime.FORKED)
@@ -53,28 +72,34 @@ def after_fork() -> None:
     _last = None
 
 
-def note(_: Any, frame: FrameType, args: tuple[Any, ...]) -> None:
+def note() -> None:
     """Remember by which norm gradients are about to be clipped, where they may be parts of those of one model.
 
-    Args:
-        frame: Of the caller.
-        args: Parameters, the most that their norm may be, and their norm; nothing is noted of a call by name.
+    Called by what torch's function calls, which is looked for among the callers.
     """
     global _last
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_NEAR):
+        if frame is None or frame.f_code.co_name == _CLIPS:
+            break
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name != _CLIPS:
+        return
     _last = None
     if not modules.is_open():
         return  # this step is not looked at
-    plain = sys.modules["torch"].Tensor
-    if len(args) < 3 or type(args[2]) is not plain or not isinstance(args[1], (int, float)):
+    seen = frame.f_locals
+    given, most, norm = (seen.get(name) for name in ("parameters", "max_norm", "total_norm"))
+    if type(norm) is not sys.modules["torch"].Tensor or not isinstance(most, (int, float)):
         return  # the norm of DTensors is one of all ranks, and to read it would ask them
     alone = not ddp.list_entries()
-    if not isinstance(args[0], (list, tuple)) or not (alone or ring.has_scattered()):
+    if not isinstance(given, (list, tuple)) or not (alone or ring.has_scattered()):
         return
-    parameters = [each for each in args[0] if getattr(each, "grad", None) is not None]
+    parameters = [each for each in given if getattr(each, "grad", None) is not None]
     ranks = ring.find_scattered([each.grad for each in parameters])
     if parameters and (alone or len(ranks) > 1):
         stack = frames.list_own(frame, _FRAMES)
-        _last = _Clip(parameters[0], args[2], float(args[1]), ranks if len(ranks) > 1 else (), stack)
+        _last = _Clip(parameters[0], norm, float(most), ranks if len(ranks) > 1 else (), stack)
 
 
 @unseen.behind
