@@ -225,10 +225,10 @@ def judge(evidence: Evidence | Job) -> tuple[list[Finding], Verdict, dict[str, C
 
 
 def cause_of(evidence: Evidence | Job) -> Finding:
-    """The finding that comes first; it must be what ended the job."""
+    """The finding that comes first; it must be what ended the job, an abort after its end aside."""
     findings, verdict, _ = judge(evidence)
     assert findings, "nothing was found"
-    assert findings[0].decisive
+    assert findings[0].decisive == (findings[0].code != "ERR010")
     assert findings[0].role == "cause"
     assert verdict.code == findings[0].code
     assert verdict.headline == findings[0].message

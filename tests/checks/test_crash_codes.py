@@ -16,7 +16,7 @@ from ddpdoctor.evidence.job import (
     WrapperFacts,
 )
 from ddpdoctor.evidence.texts.matching import find_entry
-from ddpdoctor.judge import CheckRow
+from ddpdoctor.judge import CheckRow, order_findings
 from ddpdoctor.testing import make_world
 from tests.checks.crashed import all_raise, everyone_raises, one_raises, said, segfault, unused
 from tests.checks.jobs import LOOP, SITE, TIMED_OUT, Job, at, cause_of, judge
@@ -390,6 +390,14 @@ def test_code_is_told_with_its_ranks_and_words(name: str) -> None:
     assert (found.code, str(found.ranks)) == (name.split()[0], ranks)
     assert words in found.message
     assert not set(found.ranks) & set(found.victims)
+
+
+def test_an_abort_after_the_end_comes_behind_an_error_that_the_steps_show() -> None:
+    aborted = cause_of(CASES["ERR010"][0]())
+    wrong = replace(aborted, code="NUM001", severity="error", confidence="low")
+    assert [each.code for each in order_findings([aborted, wrong], [])] == ["NUM001", "ERR010"]
+    death = cause_of(CASES["ERR003"][0]())
+    assert [each.code for each in order_findings([wrong, death], [])] == ["ERR003", "NUM001"]
 
 
 def test_every_code_of_the_family_has_a_case_or_a_test_of_its_own() -> None:

@@ -83,8 +83,13 @@ BEST = Frame("train.py", 36, "if", "if loss < best:")
 BATCHES = Frame("train.py", 11, "for", "for batch in batches:")
 
 
-def saves(line: int = 34, *conditions: Frame, outer: tuple[Frame, ...] = (LOOP, MAIN)) -> Finding:
-    """A rank that saves below an `if` of a loop, and one that trains, after a collective that main called on a line."""
+def saves(
+    line: int = 34, *conditions: Frame, outer: tuple[Frame, ...] = (LOOP, MAIN), within: bool = False
+) -> Finding:
+    """A rank that saves below an `if` of a loop, and one that trains, after a collective that main called on a line.
+
+    within: it does not call a function for it.
+    """
 
     def make(number: int, op: str, own: int, function: str, of_main: int) -> Call:
         frames = (at(own, function), at(of_main, "main"))
@@ -94,6 +99,8 @@ def saves(line: int = 34, *conditions: Frame, outer: tuple[Frame, ...] = (LOOP, 
     done += [make(2, "all_gather", 12, "train", 32), make(2, "reduce", 20, "validate", line)]
     ordered = [replace(call, ordinal=number) for number, call in enumerate(done, 1)]
     saving, training = make(5, "barrier", 25, "save", 37), make(5, "all_gather", 12, "train", 32)
+    if within:
+        saving = replace(saving, frames=saving.frames[1:])
     return proved(
         [
             stand(0, *ordered, saving, conditions=(BEST, *conditions, *outer)),
@@ -106,6 +113,12 @@ def test_an_if_that_a_rank_came_past_in_the_turn_before_is_the_place() -> None:
     found = saves()
     assert (found.code, found.ranks) == ("COL002", RankSet([0]))
     assert [(each.line, each.role) for each in found.where][:2] == [(36, "culprit"), (25, "culprit")]
+    assert "rank 0 went into the `if` in train.py:36, the others past it" in found.message
+
+
+def test_a_call_that_stands_in_such_an_if_itself_comes_first() -> None:
+    found = saves(within=True)
+    assert [(each.line, each.role) for each in found.where][:2] == [(37, "culprit"), (36, "condition")]
     assert "rank 0 went into the `if` in train.py:36, the others past it" in found.message
 
 

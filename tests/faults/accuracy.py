@@ -88,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scores: list[Score] = []
     for truth, trial in _try_all(able, partial(try_case, doctor=doctor), options.jobs):
         score = score_trial(truth, trial)
-        shown = options.halves is None or options.unseen or find_half(truth.name) == HALVES[0]
+        hidden = options.halves is not None and not options.unseen and find_half(truth.name) != HALVES[0]
+        # A false alarm costs more than a blind case: it is shown and can be examined.
+        shown = not hidden or bool(truth.is_healthy and score.false_alarms)
         if shown:
             _print_row(score)
         scores = sorted([*scores, score], key=lambda each: places[each.name])
@@ -257,7 +259,8 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--halves",
         metavar="TITLE",
-        help="count the cases' two halves apart, in a part of the page of this title",
+        help="count the cases' two halves apart, in a part of the page of this title; of the unseen half only false "
+        "alarms on healthy jobs are shown",
     )
     parser.add_argument(
         "--unseen",

@@ -57,6 +57,8 @@ class Guard:
     """The test, or the expression of a loop, manager or decorator."""
     scope: Scope
     positive: bool = True
+    raises: bool = False
+    """The other side raises: whoever takes it ends the job instead of going on without the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +318,10 @@ def find_exits(statement: ast.stmt, scope: Scope) -> Iterator[Guard]:
     if isinstance(statement, ast.If):
         apart = OF_RANKS.search(ast.unparse(statement.test)) is not None
         for side, positive in ((statement.body, False), (statement.orelse, True)):
-            if any(_leaves(each) or (apart and isinstance(each, ast.Raise)) for each in side):
+            if any(map(_leaves, side)):
                 yield Guard("unless", statement.test, scope, positive)
+            elif apart and any(isinstance(each, ast.Raise) for each in side):
+                yield Guard("unless", statement.test, scope, positive, raises=True)
         for each in (*statement.body, *statement.orelse):
             yield from find_exits(each, scope)
     elif isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):

@@ -46,7 +46,7 @@ class Ways:
             if each.kind in ("decorator", "with")
             else isinstance(each.test, ast.expr) and self._asks_for_rank(each.test, each.scope)
             for each in step.guards
-            if each.kind not in ("main", "try", "except", "case")
+            if each.kind not in ("main", "try", "except", "case") and not each.raises
         )
 
     def _is_decided(self, test: ast.expr, scope: Scope) -> bool:
@@ -119,7 +119,7 @@ class Ways:
 
     def is_on_way(self, step: Step) -> bool:
         """Whether each run comes to a step in which nothing fails before."""
-        return all(each.kind == "try" or self._is_passed(each) for each in step.guards)
+        return all(each.kind == "try" or each.raises or self._is_passed(each) for each in step.guards)
 
     def is_on_ranks(self, step: Step) -> bool:
         """Whether each run that becomes a rank comes to a step.

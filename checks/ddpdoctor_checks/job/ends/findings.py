@@ -198,7 +198,8 @@ def make_finding(diagnosis: Diagnosis, group: Group, describe: Describe) -> Find
         else clause.confidence or group.first.sure,
         role="cause" if cause else "consequence",
         severity=severity,
-        decisive=cause,
+        # An abort after the script had ended comes behind an error that was seen in its steps.
+        decisive=cause and group.level != Level.AT_EXIT,
     )
 
 

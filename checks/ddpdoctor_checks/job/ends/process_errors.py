@@ -235,7 +235,7 @@ def _describe_at_exit(diagnosis: Diagnosis, group: Group) -> Clause:
     who = name_set(ranks) if ranks else "a rank"
     return Clause(
         f"{capitalise(who)} {choose_form(len(ranks) or 1, 'was', 'were')} aborted by {first.words}{last} "
-        f"after {choose_form(len(ranks) or 1, 'its', 'their')} script had ended: the results are valid "
+        f"after {choose_form(len(ranks) or 1, 'its', 'their')} script had ended: its work was done, "
         f"although the exit code reports a failure.{others}",
         (
             Fix(

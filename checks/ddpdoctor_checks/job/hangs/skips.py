@@ -55,6 +55,12 @@ def find_skip(inside: Place, past: Place) -> Frame | None:
     return tests[0] if len(tests) == 1 else None
 
 
+def stands_in_if(inside: Place, past: Place) -> bool:
+    """Whether the call stands itself in the function whose `if` decides, not in one that is called from there."""
+    one = _list_frames(inside)
+    return _count_shared(one, _list_frames(past)) == len(one) - 1
+
+
 def find_break(conditions: Sequence[Frame], loop: Frame) -> Frame | None:
     """Return the `if` behind which a loop ends early, where it can end in no other way that differs across ranks."""
     if not (_FIXED.match(loop.source or "") or _ENDLESS.match(loop.source or "")):

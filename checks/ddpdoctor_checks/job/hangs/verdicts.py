@@ -42,7 +42,7 @@ from ddpdoctor_checks.job.hangs.sides import (
     say_wait,
     spot_of,
 )
-from ddpdoctor_checks.job.hangs.skips import find_break, find_skip, is_fixed
+from ddpdoctor_checks.job.hangs.skips import find_break, find_skip, is_fixed, stands_in_if
 from ddpdoctor_checks.job.hangs.standing import Place
 
 
@@ -65,8 +65,8 @@ class Deadlock:
     role: str = "cause"
     proof: bool = True
     """Whether it can never go on; else it may, as far as the calls tell."""
-    loop: Frame | None = None
-    """What those at fault have left and the others are in."""
+    around: Frame | None = None
+    """The loop that those at fault have left and the others are in, or the `if` in which their call stands."""
     skip: Frame | None = None
     """The `if` by which those at fault came past the call in which the others wait, or behind which both diverged."""
 
@@ -258,6 +258,7 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     loop = _find_left_loop(culprits, rest) if rest and undecided else None
     end = find_break(rest[0][0].stand.conditions, loop) if loop is not None else None
     decides = skip[1] if skip is not None else entered
+    around = entered if entered is not None and stands_in_if(odd[0][0], rest[0][0]) else None
     told = say_sides([place for side in (rest or sides) for place in side])
     if rest:
         first = rest[0][0].call
@@ -302,8 +303,8 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         else _advise(passed, guard_of(passed[0]), culprits),
         seen=count_forwards([*main, *waiting]),
         details={"calls": [name_call(side[0].call) for side in sides[:16]]},
-        loop=loop,
-        skip=decides or end,
+        around=around or loop,
+        skip=None if around is not None else decides or end,
     )
 
 

@@ -201,9 +201,9 @@ def to_finding(deadlock: Deadlock, reading: Reading) -> Finding:
         innocent = not ranks_of(side).minus(deadlock.victims)
         role = "culprit" if number < deadlock.blamed else "victim" if innocent else "noticed"
         where.extend(_places(side, role, hosts if several else {}))
-    if deadlock.loop is not None:
-        loop = deadlock.loop
-        where.append(Where(deadlock.culprits, "condition", loop.file, loop.line, None, loop.source))
+    if deadlock.around is not None:
+        around = deadlock.around
+        where.append(Where(deadlock.culprits, "condition", around.file, around.line, None, around.source))
     seen = [*what_was_seen(reading), *deadlock.seen]
     return Finding(
         message=deadlock.message,
