@@ -48,6 +48,7 @@ WRONG = [
      """),
     ("CKP002", "error", START + "if rank == 0:\n    torch.save(state, 'a.pt')\nelse:\n    state = torch.load('a.pt', 'cpu')  # here\ndist.barrier()\n"),
     ("CKP003", "warning", START + "model.load_state_dict(torch.load('a.pt'))  # here\n"),
+    ("CKP003", "warning", START + "if args.gpus == 1 and rank != 0:\n    raise ValueError('one GPU')\nmodel.load_state_dict(torch.load('a.pt'))  # here\n"),
     ("CKP003", "warning", START + "state = torch.load(args.resume)  # here\nmodel.load_state_dict(state['model'])\n"),
     ("CKP003", "warning", START + "state = torch.load(args.resume)  # here\nparts = state['model']\nkept = {k: v for k, v in parts.items()}\nmodel.load_state_dict(kept, strict=False)\n"),
     ("CKP003", "warning", "def resume(model):\n    if os.path.isfile(args.resume):\n        saved = torch.load(args.resume, weights_only=True)  # here\n        model.load_state_dict(saved)\ndist.init_process_group(backend='nccl')\nresume(torch.nn.Linear(2, 2))\n"),
