@@ -114,7 +114,7 @@ def list_carried() -> list[tuple[int, int]]:
 
 def list_carrying() -> list[list[object]]:
     """Return the frames of the last of these calls; none where they are not known."""
-    return _ring.sites.stacks.get(_ring.carrying, []) if _ring is not None else []
+    return list_frames(_ring.carrying) if _ring is not None else []
 
 
 def has_exchanged() -> bool:
@@ -345,7 +345,7 @@ def find_routed() -> tuple[int, int, list[list[object]]]:
     if ring is None or not ring.routed:
         return 0, 0, []
     site, (calls, rows) = max(ring.routed.items(), key=lambda item: item[1][1])
-    return calls, rows, ring.sites.stacks.get(site, [])
+    return calls, rows, list_frames(site)
 
 
 def _describe_given(
@@ -458,24 +458,23 @@ def is_watching() -> bool:
     return _ring is not None
 
 
-def count_public() -> tuple[int, int]:
-    """Return how many public functions of torch.distributed were called, and the elements that collectives carried."""
-    ring = _ring
-    return (ring.public, ring.elements) if ring is not None else (0, 0)
+def take_counts() -> tuple[int, int, int, int]:
+    """Return what the program's own calls came to so far.
 
-
-def count_summed() -> int:
-    """Return how many elements of tensors were given to collectives that reduce."""
-    return _ring.summed if _ring is not None else 0
-
-
-def take_summing() -> list[list[object]]:
-    """Return the frames of the largest call that reduced since this was asked last; none where they are not known."""
+    Returns:
+        Public functions of torch.distributed that were called; elements that collectives carried, and those of them
+        that reduce; number of the site of the largest that reduced since this was asked last, or of an earlier one.
+    """
     ring = _ring
     if ring is None:
-        return []
+        return 0, 0, 0, 0
     ring.largest = 0
-    return ring.sites.stacks.get(ring.summing, [])
+    return ring.public, ring.elements, ring.summed, ring.summing
+
+
+def list_frames(site: int) -> list[list[object]]:
+    """Return the frames of a site, by its number; none where they are not known."""
+    return _ring.sites.stacks.get(site, []) if _ring is not None else []
 
 
 def count_meetings() -> tuple[int, int]:

@@ -13,7 +13,7 @@ from ..core import describe, frames, journal, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType, FrameType
+    from types import FrameType
 
     from ddpdoctor.facts import events
 
@@ -34,7 +34,7 @@ class Sites:
         self.stacks: dict[int, list[list[object]]] = {}
         """Number of a site -> its frames."""
         self._numbers: dict[object, int] = {}
-        self._ways: dict[int, list[tuple[int, tuple[tuple[CodeType, int], ...], bool]]] = {}
+        self._ways: dict[int, list[tuple[int, tuple[frames.Mark, ...], bool]]] = {}
         """Place in the code of a first frame -> number of the site, what `frames.list_way` returns."""
 
     def find(self, frame: FrameType | None) -> int:
@@ -48,9 +48,12 @@ class Sites:
         ways = self._ways.get(frame.f_lasti)
         for place, (number, way, outermost) in enumerate(ways or ()):
             each: FrameType | None = frame
-            for code, at in way:
-                # Each look at f_code is an audit event.
-                if each is None or (at >= 0 and each.f_lasti != at) or each.f_code is not code:
+            for code, at, names in way:
+                if (
+                    each is None
+                    or (at >= 0 and each.f_lasti != at)
+                    or (each.f_code is not code if names is None else each.f_globals is not names)
+                ):
                     break
                 each = each.f_back
             else:

@@ -10,8 +10,11 @@ from . import describe, process
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, FrameType
+    from typing import Any
 
     from ddpdoctor.facts import ownership
+
+    Mark = tuple[CodeType | None, int, dict[str, Any] | None]
 else:
     from .. import ownership
 
@@ -108,22 +111,34 @@ def find_place(frame: FrameType | None) -> tuple[FrameType | None, tuple[object,
     return first, tuple(key)
 
 
-def list_way(frame: FrameType | None) -> tuple[tuple[tuple[CodeType, int], ...], bool]:
-    """Return what a place's key was made of: code of each frame, and where in it, -1 for one that is not the user's.
+def list_way(frame: FrameType | None) -> tuple[tuple[Mark, ...], bool]:
+    """Return what a place's key was made of, by what each frame is known again.
 
     Returns:
-        The frames, none where there are too many; and whether the last one is the outermost.
+        Code and place in it of the user's frames; the names of the module for others, and their code where it is in no
+        module. None where there are too many. And whether the last one is the outermost.
     """
-    way: list[tuple[CodeType, int]] = []
+    way: list[Mark] = []
     own = 0
     while frame is not None and own < CALLERS:
         if len(way) >= DEPTH:
             return (), False
-        mine = is_own(frame)
+        mine, names = is_own(frame), frame.f_globals
         own += mine
-        way.append((frame.f_code, frame.f_lasti if mine else -1))
+        if mine:
+            way.append((frame.f_code, frame.f_lasti, None))
+        elif _is_of_module(names):
+            way.append((None, -1, names))  # a look at f_code would be an audit event
+        else:
+            way.append((frame.f_code, -1, None))
         frame = frame.f_back
     return tuple(way), own < CALLERS
+
+
+def _is_of_module(names: dict[str, Any]) -> bool:
+    """Whether a frame's global names are those of an imported module, which stay as long as the process."""
+    name = names.get("__name__")
+    return type(name) is str and getattr(sys.modules.get(name), "__dict__", None) is names
 
 
 def _learn(code: CodeType) -> tuple[CodeType, bool]:

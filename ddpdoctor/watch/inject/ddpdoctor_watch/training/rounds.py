@@ -36,9 +36,8 @@ class Rounds:
 
     def __init__(self, parameters: list[Any]) -> None:
         self.elements = max(1, sum(int(each.numel()) for each in parameters))
-        self.calls, _ = ring.count_public()
-        self.carried, _ = self.told = ring.count_elements()
-        self.summed = ring.count_summed()
+        self.calls, self.carried, self.summed, _ = ring.take_counts()
+        self.told = ring.count_elements()
         self.averagings = 0
         """Times that as many elements were reduced between two steps as there are parameters, or twice or three times
         as many."""
@@ -48,25 +47,21 @@ class Rounds:
 
     def is_telling(self) -> bool:
         """Whether collectives were called since the last step of which there were 1, 2, 4, 8 … alike."""
-        count, carried = ring.count_public()
+        count, carried, summed, site = ring.take_counts()
         if count == self.calls:
             return False
-        summed = ring.count_summed()
         if summed != self.summed:
-            self._note_summed((summed - self.summed) / self.elements)
-            self.summed = summed
+            share = (summed - self.summed) / self.elements
+            whole, self.summed = round(share), summed
+            if 0 < whole <= _MULTIPLES and abs(share - whole) <= _NEAR * whole:
+                self.averagings += 1
+                self.place = ring.list_frames(site)
         kind = _PARTS * (carried - self.carried) // self.elements
         if kind > _KINDS:
             kind = _KINDS
         self.calls, self.carried = count, carried
         seen = self.kinds[kind] = self.kinds.get(kind, 0) + 1
         return not seen & (seen - 1) and seen <= _MOST
-
-    def _note_summed(self, share: float) -> None:
-        whole, place = round(share), ring.take_summing()
-        if 0 < whole <= _MULTIPLES and abs(share - whole) <= _NEAR * whole:
-            self.averagings += 1
-            self.place = place
 
     def list_averaged(self) -> list[list[int]]:
         """Return the groups over which nearly all gradients were carried between the backward and this step."""
