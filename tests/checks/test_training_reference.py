@@ -211,6 +211,20 @@ def test_a_gradient_that_cancels_out_is_as_exact_as_the_others() -> None:
     assert judge(step(gradients=(gaps()[0], gaps()[1], noise, gaps()[3]))) == []
 
 
+def test_what_adam_makes_of_a_gradient_that_is_rounding_alone_is_not_compared() -> None:
+    noise = gap("first.bias", 1, -0.5, 1.0, norm=1e-7)
+    cancelled = (gaps()[0], gaps()[1], noise, gaps()[3])
+    wide, whole = gap("first.bias", 1, 0.1, 1.0, norm=1.0), gap("", -1, 0.7, 0.5)
+    updates = (whole, gaps()[1], wide, gaps()[3])
+    later = step(2, values=(gap("", -1, 1.0, 0.05), gaps()[1], gap("first.bias", 1, 1.0, 0.1), gaps()[3]))
+    assert judge(step(gradients=cancelled, updates=updates), later) == []
+    other = (whole, gap("first.weight", 0, 0.5), wide, gaps()[3])
+    assert only(step(gradients=cancelled, updates=other)).details["tensors"] == ["first.weight"]
+    strayed = dataclasses.replace(later, values=(later.values[0], *gaps(residual=0.2)[1:]))
+    assert only(step(gradients=cancelled, updates=updates), strayed).details["cause"] == "update"
+    assert only(step(updates=updates)).details["tensors"] == ["first.bias"]
+
+
 def test_the_tolerance_follows_dtype_and_number_of_summands() -> None:
     plain = find_tolerance(step())
     assert plain == pytest.approx(8 * (512 + 300) ** 0.5 * 2**-24)

@@ -70,6 +70,20 @@ def find_update_tolerance(tolerance: float) -> float:
     return min(MOST, 2.0 * math.sqrt(tolerance))
 
 
+def find_update_tolerances(step: StepGap) -> dict[str, float | None]:
+    """Return by what part each update may differ, by the name of its tensor; None where it is chance.
+
+    It is where the gradient is little more than rounding: that of a bias which cancels out of the loss, for example.
+    """
+    tolerance, gaps = find_tolerance(step), step.gradients[1:]
+    found: dict[str, float | None] = {}
+    for gap in gaps:
+        part = find_allowed(gap, gaps, tolerance) / gap.norm if gap.norm else math.inf
+        chance = part > max(tolerance, (MOST / 2.0) ** 2)
+        found[gap.name] = None if chance else find_update_tolerance(part)
+    return found
+
+
 def find_start_tolerance(dtype: str) -> float:
     """Return by what part parameters may differ before the first step: both runs round them once or twice."""
     return 4.0 * find_unit(dtype)

@@ -14,6 +14,7 @@ from ddpdoctor_checks.training.reference.arithmetic import (
     find_start_tolerance,
     find_tolerance,
     find_update_tolerance,
+    find_update_tolerances,
 )
 
 SCALE, PART, UNREDUCED, LOSS, TENSORS, RATE, UPDATE, ORDER = (
@@ -225,12 +226,14 @@ def _judge_rates(step: StepGap) -> Difference | None:
 
 def _judge_updates(step: StepGap) -> Difference | None:
     tolerance = find_update_tolerance(find_tolerance(step))
-    gaps = step.updates[1:]
+    own = find_update_tolerances(step)
+    gaps = [gap for gap in step.updates[1:] if own.get(gap.name, tolerance) is not None]
     rounding = {gap.name: find_start_tolerance(gap.dtype) * gap.norm for gap in step.values[1:]}
     differing = [
         gap
         for gap in gaps
-        if gap.difference > find_allowed(gap, gaps, tolerance) + rounding.get(gap.name, 0.0)
+        if gap.difference
+        > find_allowed(gap, tuple(gaps), own.get(gap.name) or tolerance) + rounding.get(gap.name, 0.0)
     ]
     if not differing:
         return None
@@ -255,13 +258,14 @@ def _judge_later(step: StepGap, first: StepGap) -> Difference | None:
     whole = step.values[0]
     strayed = step.step * find_update_tolerance(tolerance) * step.moved
     rounded = find_start_tolerance(whole.dtype) * whole.norm * math.sqrt(step.step)
-    if whole.difference > strayed + rounded:
+    own = find_update_tolerances(first)
+    values = [gap for gap in step.values[1:] if own.get(gap.name, tolerance) is not None]
+    difference = whole.difference
+    if len(values) < len(step.values) - 1:
+        difference = math.sqrt(math.fsum(gap.difference**2 for gap in values))
+    if difference > strayed + rounded:
         return Difference(
-            UPDATE,
-            step,
-            tuple(_list_largest(step.values[1:])),
-            tolerance=tolerance,
-            difference=whole.difference,
+            UPDATE, step, tuple(_list_largest(values)), tolerance=tolerance, difference=difference
         )
     slope = step.turned / step.moved if step.moved else 0.0
     gradient = step.gradients[0]
