@@ -20,6 +20,8 @@ OF_MODELS = frozenset({"grad", "grads", "gradient", "gradients", "param", "param
                        "weight", "weights", "data"})  # fmt: skip
 """Words in the names of what is reduced by which it is gradients or parameters."""
 NOT_GRADIENTS = frozenset({"no_grad", "zero_grad", "set_grad_enabled", "requires_grad", "clip_grad_norm_"})
+DEEPEST = 3
+"""Functions outwards from a wrap, or from a change of what is wrapped, among whose callers the rest is looked for."""
 _WRAPS: WeakKeyDictionary[Kinds, list[Wrap]] = WeakKeyDictionary()
 
 
@@ -46,34 +48,62 @@ class Wrap:
     value: Value
     scope: Scope
 
+    def holds(self, value: Value) -> bool:
+        """Whether a value may be the wrapper, or what is in it, also where a function that made both gave it back."""
+        return any(value.may_be(each) for each in (self.value, *self.value.inner))
+
     def before(self, node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
         """Whether it has run where a node of a scope runs."""
+        if kinds.flow(self.scope).drops(self.value.call):
+            return False  # thrown away: it wraps nothing
+        return _has_run(self.value.call, self.scope, node, scope, kinds, 0)
+
+    def may_precede(self, node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
+        """Whether it has run in some runs in which a node of the same function runs: it stands in an ``if`` before.
+
+        Or in a function that is called before.
+        """
         spend()
         flow = kinds.flow(self.scope)
         own = flow.spot(self.value.call)
-        if flow.drops(self.value.call):
-            return False  # thrown away: it wraps nothing
-        if own is None or not own.is_on:
+        if own is None or not own.is_on or flow.drops(self.value.call):
             return False
-        if scope is self.scope:
-            other = flow.spot(node)
-            return other is not None and own.surely_before(other)
-        always = all(side == "loop" for _, side in own.blocks)
-        inside = always and scope.outer is self.scope and not isinstance(scope.node, ast.ClassDef)
-        if self.scope.name is not None and self.scope.name.endswith("__init__"):
-            return always and scope.find_class() is self.scope.find_class()
-        calls = [call for call, home in kinds.callers(scope) if home is self.scope]
-        spots = [flow.spot(call) for call in calls]
-        return inside if not spots else all(spot is not None and own.surely_before(spot) for spot in spots)
+        if scope is not self.scope:
+            return any(
+                home is scope and _has_run(call, home, node, scope, kinds, 0)
+                for call, home in kinds.callers(self.scope)
+            )
+        other = flow.spot(node)
+        return other is not None and own.number < other.number and not own.excludes(other)
 
-    def may_precede(self, node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
-        """Whether it has run in some runs in which a node of the same function runs: it stands in an ``if`` before."""
-        spend()
-        flow = kinds.flow(self.scope)
-        own, other = flow.spot(self.value.call), flow.spot(node)
-        if scope is not self.scope or own is None or other is None or flow.drops(self.value.call):
-            return False
-        return own.is_on and own.number < other.number and not own.excludes(other)
+
+def _has_run(call: ast.Call, home: Scope, node: ast.AST, scope: Scope, kinds: Kinds, depth: int) -> bool:
+    """Whether a call of one function has run where a node of another one, or of its own, runs."""
+    spend()
+    flow = kinds.flow(home)
+    own = flow.spot(call)
+    if own is None or not own.is_on:
+        return False
+    if scope is home:
+        other = flow.spot(node)
+        return other is not None and own.surely_before(other)
+    always = all(side == "loop" for _, side in own.blocks)
+    if home.name is not None and home.name.endswith("__init__"):
+        return always and scope.find_class() is home.find_class()
+    spots = [flow.spot(each) for each, above in kinds.callers(scope) if above is home]
+    if spots:
+        return all(spot is not None and own.surely_before(spot) for spot in spots)
+    if always and scope.outer is home and not isinstance(scope.node, ast.ClassDef):
+        return True
+    return (
+        always
+        and depth < DEEPEST
+        and any(
+            _has_run(each, above, node, scope, kinds, depth + 1)
+            for each, above in kinds.callers(home)
+            if above is not home
+        )
+    )
 
 
 def wraps_of(kinds: Kinds) -> list[Wrap]:

@@ -11,7 +11,7 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.walking import find_calls, own_nodes
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
 from ddpdoctor.source.training.checkpoints import Holder, find_entries, find_holders, read_key
 from ddpdoctor.source.training.train_loops import is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
@@ -51,7 +51,7 @@ def find_lost_optimizers(files: Files) -> Iterator[SourceFact]:
         if not resumed or not kinds.programs.is_distributed(module):
             continue
         members = kinds.programs.members(module)
-        saved = next((each for member in members for each in _find_saved(member)), None)
+        saved = next((each for member in members for each in _find_saved(member, kinds)), None)
         if saved is None or _may_restore(members, saved[1], kinds):
             continue
         if not any(is_backward(call) for call, _, _ in kinds.programs.calls(module)):
@@ -136,13 +136,23 @@ def _is_same(node: ast.AST, target: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == getattr(target, "id", None)
 
 
-def _find_saved(module: Scope) -> Iterator[tuple[ast.expr, str, Scope]]:
+def _find_saved(module: Scope, kinds: Kinds) -> Iterator[tuple[ast.expr, str, Scope]]:
     """Yield the values of tables that are the state of an optimizer, with their keys, beside that of a model."""
     for scope in module.walk():
         for node in own_nodes(scope.node):
             for key, value in find_entries(node):
-                if any(_is_optimizer_state(each) for each in ast.walk(value)):
+                if any(map(_is_optimizer_state, _list_values(value, scope, kinds))):
                     yield value, key, scope
+
+
+def _list_values(value: ast.expr, scope: Scope, kinds: Kinds) -> Iterator[ast.AST]:
+    """Yield what a value is made of; of a variable or parameter what it holds, or is given."""
+    yield from ast.walk(value)
+    if isinstance(value, ast.Name):
+        yield from scope.bound.get(value.id, ())
+        if value.id in scope.parameters:
+            given = (find_argument(call, scope, value.id) for call, _ in kinds.callers(scope))
+            yield from (each for each in given if isinstance(each, ast.AST))
 
 
 def _is_optimizer_state(node: ast.AST) -> bool:
@@ -155,11 +165,18 @@ def _is_optimizer_state(node: ast.AST) -> bool:
 
 
 def _may_restore(members: Iterable[Scope], key: str, kinds: Kinds) -> bool:
-    """Whether a file of the program may give an optimizer its state back."""
+    """Whether a file of the program may give an optimizer its state back; to ask whether it is there gives nothing."""
     for member in members:
         for scope in member.walk():
+            asked = {
+                id(each)
+                for node in own_nodes(scope.node)
+                if isinstance(node, ast.If)
+                and not any(isinstance(n, ast.NamedExpr) for n in ast.walk(node.test))
+                for each in ast.walk(node.test)
+            }
             for node in own_nodes(scope.node):
-                if isinstance(getattr(node, "ctx", None), ast.Store):
+                if isinstance(getattr(node, "ctx", None), ast.Store) or id(node) in asked:
                     continue
                 if read_key(node) == key and not OF_SETTINGS.search(ast.unparse(node)):
                     return True
@@ -172,6 +189,8 @@ def _may_be_restoring(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:
     if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict":
         plain = isinstance(call.func.value, (ast.Name, ast.Attribute))
         owner = ast.unparse(call.func.value)
+        if (scope.name or "").endswith("load_state_dict") and owner.startswith("super("):
+            return False  # whoever calls it would restore
         if isinstance(call.func.value, ast.Name) and call.func.value.id in scope.loops:
             return True  # of each object of a table
         return OPTIMIZER.search(owner) is not None or not (plain or MODEL.search(owner))

@@ -15,7 +15,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import find_argument, names_in
 from ddpdoctor.source.training.freezing import freezes, read_switch
 from ddpdoctor.source.training.train_loops import TrainingLoop, training_loops
-from ddpdoctor.source.training.wraps import Wrap, goes_through_module, is_certain, wraps_of
+from ddpdoctor.source.training.wraps import DEEPEST, Wrap, goes_through_module, is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 WITHOUT = re.compile(
@@ -39,7 +39,7 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
             continue  # it is told of parameters that it shall not reduce
         trained = [loop for loop in loops if _trains(loop, wrap, kinds)]
         again = [other for other in wraps_of(kinds) if other is not wrap and _wraps_same(other, wrap)]
-        for scope in _scopes_after(wrap):
+        for scope in _scopes_after(wrap, kinds):
             for statement, spot in kinds.flow(scope).statements:
                 surely = wrap.before(statement, scope, kinds) or _is_through_module(statement, scope, kinds)
                 if not spot.is_on or not (surely or wrap.may_precede(statement, scope, kinds)):
@@ -82,10 +82,10 @@ def _is_through_module(statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
 
 def _trains(loop: TrainingLoop, wrap: Wrap, kinds: Kinds) -> bool:
     """Whether a loop calls the wrapper, or gives it to what is not known, such as a method of a diffusion."""
-    if any(value.identity == wrap.value.identity for forward in loop.wrapped for value in forward.values):
+    if any(value.may_be(wrap.value) for forward in loop.wrapped for value in forward.values):
         return True
     return any(
-        value.identity == wrap.value.identity
+        value.may_be(wrap.value)
         for call, scope in loop.calls
         if kinds.called(call, scope) is None
         for given in (*call.args, *(each.value for each in call.keywords))
@@ -94,26 +94,34 @@ def _trains(loop: TrainingLoop, wrap: Wrap, kinds: Kinds) -> bool:
     )
 
 
-def _scopes_after(wrap: Wrap) -> Iterable[Scope]:
-    owner = wrap.scope.find_class()
-    if owner is not None and wrap.scope.name is not None and wrap.scope.name.endswith("__init__"):
-        return owner.functions.values()
-    return (wrap.scope,)
+def _scopes_after(wrap: Wrap, kinds: Kinds) -> Iterable[Scope]:
+    """Return the functions in which the model may be changed: the wrap's own, those that call it, all of its class."""
+    found = dict.fromkeys([wrap.scope])
+    for _ in range(DEEPEST):
+        found |= dict.fromkeys(home for each in found for _, home in kinds.callers(each))
+    makers = [each for each in found if (each.name or "").endswith("__init__")]
+    owners = [owner for each in makers if (owner := each.find_class()) is not None]
+    return found | dict.fromkeys(each for owner in owners for each in owner.functions.values())
 
 
-def _comes_later(loop: TrainingLoop, statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
+def _comes_later(loop: TrainingLoop, node: ast.AST, scope: Scope, kinds: Kinds, depth: int = 0) -> bool:
+    """Whether a loop comes after a statement or call, also of a function that the loop's, or one above it, calls."""
     flow = kinds.flow(scope)
-    own = flow.spot(statement)
+    own = flow.spot(node)
     if own is None:
         return False
     if loop.scope is scope:
         other = flow.spot(loop.node)
-        inside = any(each is statement for each in ast.walk(loop.node))
+        inside = any(each is node for each in ast.walk(loop.node))
         return inside or (other is not None and own.number < other.number)
     spots = [flow.spot(call) for call, home in kinds.callers(loop.scope) if home is scope]
-    if not spots:
-        return loop.scope.find_class() is not None and loop.scope.find_class() is scope.find_class()
-    return any(spot is not None and own.number < spot.number for spot in spots)
+    if spots:
+        return any(spot is not None and own.number < spot.number for spot in spots)
+    if loop.scope.find_class() is not None and loop.scope.find_class() is scope.find_class():
+        return True
+    return depth < DEEPEST and any(
+        _comes_later(loop, call, home, kinds, depth + 1) for call, home in kinds.callers(scope)
+    )
 
 
 def _read_change(statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
@@ -191,7 +199,7 @@ def _read_call(call: ast.Call, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[
         return "moved", ast.unparse(owner)
     for inner in wrap.value.inner:
         own = inner.owner.functions.get(method) if inner.owner is not None else None
-        whole = any(each.identity == inner.identity for each in kinds.find(owner, scope))
+        whole = any(each.may_be(inner) for each in kinds.find(owner, scope))
         if own is not None and whole and method not in ("__init__", "forward") and _sets_layers(own, kinds):
             return "replaced", f"{ast.unparse(owner)}.{method}"
     return None
@@ -232,11 +240,9 @@ def _belongs(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     """Whether an expression is the wrapped model, the wrapper, or a part of it."""
     root, _ = _root(node)
     found = kinds.all_of(root, scope, "model", "wrapped", "unknown")
-    others = (
-        each.value for each in wraps_of(kinds) if _wraps_same(each, wrap)
-    )  # on the other sides of tests
-    made = {each.identity for value in (wrap.value, *others) for each in (value, *value.inner)}
-    return bool(found) and all(each.identity in made for each in found)
+    others = [each for each in wraps_of(kinds) if _wraps_same(each, wrap)]  # on the other sides of tests
+    made = (wrap, *others)
+    return bool(found) and all(any(one.holds(each) for one in made) for each in found)
 
 
 def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
@@ -265,9 +271,8 @@ def _is_frozen_before(path: tuple[str, ...], scope: Scope, call: ast.Call, wrap:
         if frozen is None or own is None or spot.number >= own.number or not spot.is_on:
             continue
         root, other = _root(frozen)
-        made = {each.identity for each in wrap.value.inner}
         found = kinds.all_of(root, scope, "model", "unknown")
-        if found and all(each.identity in made for each in found):
+        if found and all(wrap.holds(each) for each in found):
             short = min(len(path), len(other))
             if path[:short] == other[:short]:
                 return not _is_freed_again(path, statement, wrap, kinds)

@@ -113,10 +113,13 @@ def _find_way(call: ast.Call, scope: Scope, kinds: Kinds) -> str | None:
     models = kinds.all_of(call.func, scope, "model")
     if not models and isinstance(call.func, ast.Attribute) and call.func.attr not in PASSIVE:
         models = kinds.all_of(call.func.value, scope, "model")
-    made = {each.identity for each in models}
-    wraps = [wrap for wrap in wraps_of(kinds) if made & {each.identity for each in wrap.value.inner}]
-    wraps = [wrap for wrap in wraps if all(each.kind == "model" for each in wrap.value.inner)]
-    if not made or not wraps:
+    wraps = [
+        wrap
+        for wrap in wraps_of(kinds)
+        if any(model.may_be(each) for model in models for each in wrap.value.inner)
+        and all(each.kind == "model" for each in wrap.value.inner)
+    ]
+    if not wraps:
         return None
     if not goes_through_module(call.func, scope, kinds) and not all(
         w.before(call, scope, kinds) for w in wraps
