@@ -206,3 +206,58 @@ def test_loop_without_gradients_does_not_train(manager: str, *, found: bool) -> 
 def test_cpu_among_device_ids(device: str, *, found: bool) -> None:
     text = f"{HEAD}dist.init_process_group('gloo')\ndevice = {device}\nmodel = DDP(torch.nn.Linear(2, 2).to(device), device_ids=[device])\ndist.destroy_process_group()\n"
     assert ([each.code for each in judge(read({"train.py": text}))] == ["DDP016"]) is found
+
+
+BUILT = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2)
+        self.head = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return self.head(self.body(x))
+def build():
+    net = Net()
+    {frozen}
+    {early}
+    ddp = DDP(net)
+    {late}
+    return net, ddp
+def main():
+    dist.init_process_group("gloo")
+    net, ddp = build()
+    {then}
+    for x in batches:
+        loss = {model}(x).sum()
+        loss.backward()
+        optimizer.step()
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "parts"),
+    [
+        ("DDP005", {"model": "net"}),
+        ("DDP006", {"late": "ddp.module.head = torch.nn.Linear(2, 5)"}),
+        ("DDP006", {"then": "ddp.module.head = torch.nn.Linear(2, 5)"}),
+        ("DDP006", {"then": "net.head = torch.nn.Linear(2, 5)"}),
+        (
+            "DDP006",
+            {"frozen": "net.body.requires_grad_(False)", "then": "ddp.module.body.requires_grad_(True)"},
+        ),
+        (None, {}),
+        (None, {"early": "net.head = torch.nn.Linear(2, 5)"}),
+        (None, {"then": "other = build()[0]\n    other.eval()\n    other(x)"}),
+        (None, {"frozen": "net.body.requires_grad_(False)", "then": "ddp.module.head.requires_grad_(True)"}),
+        (None, {"then": "net.body.requires_grad_(False)"}),
+        (None, {"late": "net = Net()", "model": "ddp"}),
+    ],
+)
+def test_a_model_that_a_function_builds_and_wraps_is_known_to_its_caller(
+    code: str | None, parts: dict[str, str]
+) -> None:
+    made = {"frozen": "pass", "early": "pass", "late": "pass", "then": "pass", "model": "ddp", **parts}
+    found = [each.code for each in lint(BUILT.format(**made)) if each.code in ("DDP005", "DDP006")]
+    assert found == ([code] if code is not None else [])

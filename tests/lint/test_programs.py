@@ -175,6 +175,23 @@ def test_count_that_a_function_gives_back_is_gone_on_from() -> None:
     assert of(lint(RETURNED.format(restore=restored)), "CKP007") == []
 
 
+def test_to_ask_whether_the_state_is_there_restores_nothing() -> None:
+    assert resume('if checkpoint["optimizer"] is not None:\n            print("there")')
+    assert resume('if (state := checkpoint["optimizer"]):\n            give(state)') == []
+    saved = "save(optimizer.state_dict(), args)\n            torch.save("
+    given = RESUME.replace('"optimizer": optimizer.state_dict(), ', "").replace("torch.save(", saved)
+    given = given.replace("def main(args):", HANDED)
+    assert of(lint(given.format(restore="pass", count='start = checkpoint["epoch"] + 1')), "CKP007")
+
+
+HANDED = """class Scaled(torch.optim.Adam):
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+def save(state_of_optimizer, args):
+    torch.save({{"args": args, "optimizer": state_of_optimizer}}, args.out)
+def main(args):"""
+
+
 def test_class_of_the_program_makes_no_group_by_its_name() -> None:
     text = START.format(before="pass", after="dist.barrier()").replace(
         'dist.init_process_group("nccl")', "pass"
