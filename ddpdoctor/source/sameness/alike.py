@@ -31,6 +31,7 @@ JOINING = frozenset({"os.path.join", "os.path.abspath", "os.path.expanduser", "o
 """Functions whose result is alike where their arguments are."""
 TEXT_METHODS = frozenset({"format", "joinpath", "with_suffix", "as_posix", "resolve", "replace", "strip", "lower",
                           "exists", "is_dir", "is_file", "get", "item", "startswith", "endswith"})  # fmt: skip
+PROPERTIES = frozenset({"property", "cached_property"})
 DEEPEST = 14
 """Values that are followed into one another, with the parts of expressions: a path over three functions has ten."""
 _OWN_SETTINGS: WeakKeyDictionary[Files, tuple[str, ...]] = WeakKeyDictionary()
@@ -186,6 +187,9 @@ class Values:
         owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
         if owner is None:
             return False
+        given = _find_property(owner, node.attr)
+        if given is not None:
+            return self.alike(*given, (), depth + 1)
         start = owner.functions.get("__init__")
         values = owner.attributes.get(node.attr, [])
         if not values or start is None:
@@ -273,6 +277,9 @@ class Values:
     ) -> str:
         """Spell ``self.path`` as the attribute of the object whose method is called, where it is set only once."""
         owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
+        given = _find_property(owner, node.attr) if owner is not None else None
+        if given is not None:
+            return self.spell(*given, (), depth + 1)
         if owner is None or len(owner.attributes.get(node.attr, ())) != 1 or not frames:
             return self._text(node, scope)
         frame = frames[-1]
@@ -295,6 +302,16 @@ def _find_only_return(function: Scope) -> ast.expr | None:
     returns = [each for each in own_nodes(function.node) if isinstance(each, ast.Return)]
     body = getattr(function.node, "body", [])
     return returns[0].value if len(returns) == 1 and body and body[-1] is returns[0] else None
+
+
+def _find_property(owner: Scope, name: str) -> tuple[ast.expr, Scope] | None:
+    """Return what a property of a class gives, where it gives it at its end alone, and the function that does."""
+    function = owner.functions.get(name)
+    decorators = [ast.unparse(each) for each in getattr(function and function.node, "decorator_list", ())]
+    if function is None or not any(each.rpartition(".")[2] in PROPERTIES for each in decorators):
+        return None
+    value = _find_only_return(function)
+    return (value, function) if value is not None else None
 
 
 def find_value(frame: Frame, parameter: str) -> ast.expr | None:

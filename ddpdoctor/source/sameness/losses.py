@@ -46,7 +46,7 @@ class LossReader:
         self._forwards: dict[Scope, frozenset[ast.Call]] = {}
         self._seeded: dict[Scope, bool] = {}
         self._open: set[ast.expr] = set()
-        """Names that are being followed to what holds where they stand."""
+        """Names and answers that are being followed."""
 
     def find(self, scope: Scope, *, own: bool = False) -> frozenset[str]:
         """Return the variables of a function that hang on the output of a wrapped model.
@@ -121,10 +121,56 @@ class LossReader:
             trains = any(
                 isinstance(each.func, ast.Attribute) and each.func.attr == "backward" for each in calls
             )
+            self._forwards[scope] = frozenset()  # where it is asked again while it is found
             self._forwards[scope] = frozenset(
-                each for each in calls if trains and self._runs_model(each, scope)
+                each
+                for each in calls
+                if trains and (self._runs_model(each, scope) or self._gives_output(each, scope))
             )
         return self._forwards[scope]
+
+    def _gives_output(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call runs a function of the files that gives back what a wrapped model or its loss gave it."""
+        function = kinds_of(self._files).called(call, scope)
+        if function is None or not isinstance(function.node, ast.FunctionDef):
+            return False
+        calls = list(find_calls(function))
+        forwards = [each for each in calls if self._runs_model(each, function)]
+        if not forwards or any(JOINING.search(name_last(each.func)) for each in calls):
+            return False
+        given = [each.value for each in own_nodes(function.node) if isinstance(each, ast.Return)]
+        return bool(given) and all(
+            each is not None and self._is_made_of(each, forwards, function) for each in given
+        )
+
+    def _is_made_of(self, value: ast.expr, forwards: Sequence[ast.Call], function: Scope) -> bool:
+        """Whether a value is made of what a model gave, by functions of libraries and losses alone."""
+        made: set[str] = set()
+        for _ in range(DEEPEST):
+            for name, values in (*function.bound.items(), *_list_taken(function).items()):
+                if any(self._comes_from(each, forwards, made, function) for each in values):
+                    made.add(name)
+        return self._comes_from(value, forwards, made, function)
+
+    def _comes_from(
+        self, value: ast.expr, forwards: Sequence[ast.Call], made: Collection[str], function: Scope
+    ) -> bool:
+        if isinstance(value, ast.Name):
+            return value.id in made
+        if isinstance(value, ast.Call):
+            if value in forwards:
+                return True
+            owner = value.func.value if isinstance(value.func, ast.Attribute) else None
+            if owner is not None and self._comes_from(owner, forwards, made, function):
+                return True
+            return self._keeps(value, function) and any(
+                self._comes_from(each, forwards, made, function) for each in value.args
+            )
+        if isinstance(value, ast.BinOp):
+            return any(self._comes_from(each, forwards, made, function) for each in (value.left, value.right))
+        if isinstance(value, (ast.Attribute, ast.Subscript)):
+            return self._comes_from(value.value, forwards, made, function)
+        return False
 
     def _runs_model(self, call: ast.Call, scope: Scope) -> bool:
         """Whether a call is that of a wrapped model, or ``training_losses(model, x)`` of one."""
@@ -254,11 +300,28 @@ class LossReader:
                 # Not what the method of another object is given: it may reduce that.
                 sides = [test.func.value]
             else:
-                return None
+                return self._read_answer(test, scope)
         else:
             return None
         origin = next((each for each in (self._origin(side, scope) for side in sides) if each), None)
         return Difference(origin, True, ast.dump(test), certain=False) if origin else None
+
+    def _read_answer(self, test: ast.Call, scope: Scope) -> Difference | None:
+        """Do so of a function of the files that asks what it is given, and nothing of other ranks."""
+        function = kinds_of(self._files).called(test, scope)
+        if function is None or not self._is_plain(test, scope):
+            return None
+        given = [each.value for each in own_nodes(function.node) if isinstance(each, ast.Return)]
+        answer = given[0] if len(given) == 1 else None
+        held = function.bound.get(answer.id, []) if isinstance(answer, ast.Name) else []
+        answer = held[0] if len(held) == 1 else answer
+        if answer is None or answer is UNKNOWN or answer in self._open or len(self._open) >= DEEPEST:
+            return None
+        self._open.add(answer)
+        try:
+            return self.read(answer, function)
+        finally:
+            self._open.discard(answer)
 
     def _origin(self, node: ast.expr, scope: Scope) -> str | None:
         """Return ``loss`` or ``random`` for what a value hangs on; None where it may be equal on all ranks."""

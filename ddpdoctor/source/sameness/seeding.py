@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import UNKNOWN, Scope
@@ -168,7 +168,19 @@ def is_by_rank(node: ast.expr, scope: Scope, ranks: RankReader, depth: int = 0) 
             each is not None and is_by_rank(each, home, ranks, depth + 1) for each, home in given
         ):
             return True
+    if isinstance(node, ast.Name) and bound is not None and depth < DEEPEST:
+        body = getattr(bound[0].node, "body", [])
+        if any(is_by_rank(each, bound[0], ranks, depth + 1) for each in _list_added(node.id, body)):
+            return True
     values = [(each, bound[0]) for each in bound[1]] if bound else []
     if len(values) == 1 and isinstance(values[0][0], (ast.BinOp, ast.Call)) and depth < DEEPEST:
         return is_by_rank(*values[0], ranks, depth + 1)
     return ranks.rank(node, scope) is not None
+
+
+def _list_added(name: str, body: Sequence[ast.stmt]) -> Iterator[ast.expr]:
+    """Yield what each run of a function adds to a number: ``seed += rank``."""
+    for each in body:
+        adds = isinstance(each, ast.AugAssign) and isinstance(each.op, (ast.Add, ast.Sub))
+        if adds and isinstance(each, ast.AugAssign) and getattr(each.target, "id", None) == name:
+            yield each.value

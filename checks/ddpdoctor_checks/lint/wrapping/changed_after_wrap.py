@@ -11,7 +11,7 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
-from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.walking import find_argument, names_in
 from ddpdoctor.source.training.freezing import freezes, read_switch
 from ddpdoctor.source.training.train_loops import TrainingLoop, training_loops
@@ -50,7 +50,7 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                     continue  # wrapped anew after the change
                 change, line, home = _read_change(statement, scope, wrap, kinds), statement, scope
                 if change is None:
-                    given = _find_unfreezing(statement, scope, wrap, kinds)
+                    given = _find_change_within(statement, scope, wrap, kinds)
                     if given is None:
                         continue
                     change, line, home = given
@@ -153,34 +153,69 @@ def _has_parameters(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
     return name is None or not (name.startswith("torch.nn.") and WITHOUT.match(name.rpartition(".")[2]))
 
 
-def _find_unfreezing(
+def _find_change_within(
     statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds
 ) -> tuple[tuple[str, str], ast.stmt, Scope] | None:
-    """Return what a function or a callback unfreezes of the wrapped model that it is given, on some way in it.
+    """Return what a function or a callback changes of the wrapped model that it is given, on some way in it.
 
     Of an object that is not known, such as one of a list of callbacks, it is a method of that name.
     """
-    call = statement.value if isinstance(statement, ast.Expr) else None
+    call = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
     if not isinstance(call, ast.Call):
         return None
     called = kinds.called(call, scope)
-    named = kinds.methods(call.func.attr) if called is None and isinstance(call.func, ast.Attribute) else []
+    alone = isinstance(statement, ast.Expr) and isinstance(call.func, ast.Attribute)
+    named = (
+        kinds.methods(call.func.attr)
+        if called is None and alone and isinstance(call.func, ast.Attribute)
+        else []
+    )
     for function in [called] if called is not None else named:
         for inner, spot in kinds.flow(function).statements:
-            switch = read_switch(inner, function, kinds) if spot.is_on else None
-            if switch is None or not switch[1]:
+            if not spot.is_on:
                 continue
-            root, path = _root(switch[0])
-            argument = (
-                find_argument(call, function, root.id)
-                if isinstance(root, ast.Name) and root.id in function.parameters
-                else None
+            switch = read_switch(inner, function, kinds)
+            parts = (
+                [switch[0]] if switch is not None and switch[1] else _list_replaced(inner, function, kinds)
             )
-            if argument is None or not _belongs(argument, scope, wrap, kinds):
-                continue
-            if _was_frozen_at((*_root(argument)[1], *path), wrap, kinds):
-                return ("unfrozen", ast.unparse(switch[0])), inner, function
+            for part in parts:
+                root, path = _root(part)
+                parameter = _find_parameter(root, function)
+                argument = find_argument(call, function, parameter) if parameter is not None else None
+                if argument is None or not _belongs(argument, scope, wrap, kinds):
+                    continue
+                if switch is None:
+                    return ("replaced", ast.unparse(part)), inner, function
+                if _was_frozen_at((*_root(argument)[1], *path), wrap, kinds):
+                    return ("unfrozen", ast.unparse(part)), inner, function
     return None
+
+
+def _list_replaced(statement: ast.stmt, scope: Scope, kinds: Kinds) -> list[ast.expr]:
+    """Return the parts of modules that a statement replaces by ones with parameters that are trained."""
+    if not isinstance(statement, ast.Assign):
+        return []
+    parts = [each for each in statement.targets if isinstance(each, ast.Attribute)]
+    made = parts and kinds.all_of(statement.value, scope, "model", "parameter")
+    return list(parts) if made and _has_parameters(statement.value, scope, kinds) else []
+
+
+def _find_parameter(node: ast.expr, function: Scope) -> str | None:
+    """Return the parameter that a variable is, or is the inside of: ``net = model.module if wrapped else model``."""
+    if not isinstance(node, ast.Name):
+        inside = isinstance(node, ast.Attribute) and node.attr == "module"
+        return _find_parameter(node.value, function) if inside and isinstance(node, ast.Attribute) else None
+    if node.id in function.parameters:
+        return node.id
+    found = set()
+    for value in function.bound.get(node.id, [UNKNOWN]):
+        for each in (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,):
+            inner, path = _root(each)
+            while isinstance(inner, ast.Attribute) and inner.attr == "module":
+                inner = inner.value
+            given = isinstance(inner, ast.Name) and inner.id in function.parameters and not path
+            found.add(inner.id if given and isinstance(inner, ast.Name) else None)
+    return found.pop() if len(found) == 1 else None
 
 
 def _read_call(call: ast.Call, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
@@ -231,6 +266,9 @@ def _root(node: ast.expr) -> tuple[ast.expr, tuple[str, ...]]:
         elif isinstance(node, ast.Subscript):
             path.append(ast.unparse(node.slice))
             node = node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr" and len(node.args) > 1:
+            path.append(ast.unparse(node.args[1]).strip("'"))
+            node = node.args[0]
         else:
             break
     return node, tuple(reversed(path))
