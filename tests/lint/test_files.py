@@ -27,6 +27,7 @@ WRONG = [
      """),
     ("CKP001", "error", "class Keeper:\n    def __init__(self, path):\n        self.path = path\n    def save(self):\n        torch.save(1, self.path)  # here\n" + START + "Keeper(args.out).save()\n"),
     ("CKP001", "error", "class Keeper:\n    def __init__(self, folder):\n        self.folder = folder\n    def save(self, epoch):\n        torch.save(1, os.path.join(self.folder, f'{epoch}.pt'))  # here\n" + START + "keeper = Keeper('runs')\nfor epoch in range(3):\n    keeper.save(epoch)\n"),
+    ("CKP001", "error", "class Keeper:\n    def __init__(self, folder):\n        self.folder = folder\n    @property\n    def latest(self):\n        return os.path.join(self.folder, 'latest.pt')\n    def save(self):\n        torch.save(1, self.latest)  # here\n" + START + "Keeper('runs').save()\n"),
     ("CKP001", "warning", START + "for step in range(100):\n    if step % 10 == 0:\n        torch.save(state, f'{step}.pt')  # here\n"),
     ("CKP001", "error", "def work(rank, n):\n    dist.init_process_group('gloo', rank=rank, world_size=n)\n    torch.save(state, 'x.pt')  # here\nif __name__ == '__main__':\n    mp.spawn(work, (2,), 2)\n"),
     ("CKP001", "warning", "import numpy as np\n" + START + "np.save('features.npy', features)  # here\n"),

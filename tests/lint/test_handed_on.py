@@ -216,6 +216,10 @@ class Net(torch.nn.Module):
         self.head = torch.nn.Linear(2, 2)
     def forward(self, x):
         return self.head(self.body(x))
+def swap(model):
+    net = model.module if isinstance(model, DDP) else model
+    net.head = torch.nn.Linear(2, 5)
+    return model
 def build():
     net = Net()
     {frozen}
@@ -235,6 +239,8 @@ def main():
 main()
 """
 
+OPENED = "for name in names:\n        getattr(ddp.module, name).requires_grad_(True)"
+
 
 @pytest.mark.parametrize(
     ("code", "parts"),
@@ -247,7 +253,12 @@ main()
             "DDP006",
             {"frozen": "net.body.requires_grad_(False)", "then": "ddp.module.body.requires_grad_(True)"},
         ),
+        ("DDP006", {"then": "ddp = swap(ddp)"}),
+        ("DDP006", {"frozen": "net.body.requires_grad_(False)", "then": OPENED}),
         (None, {}),
+        (None, {"early": "swap(net)"}),
+        (None, {"then": "swap(Net())"}),
+        (None, {"then": OPENED}),
         (None, {"early": "net.head = torch.nn.Linear(2, 5)"}),
         (None, {"then": "other = build()[0]\n    other.eval()\n    other(x)"}),
         (None, {"frozen": "net.body.requires_grad_(False)", "then": "ddp.module.head.requires_grad_(True)"}),

@@ -313,3 +313,49 @@ def test_an_object_that_lets_ranks_agree_has_methods_of_any_name(test: str) -> N
 def test_a_test_of_the_own_loss_whatever_stands_beside_it(test: str) -> None:
     text = HEAD + OBJECT.format(agrees="pass", test=test)
     assert lines_of(lint(text), "COL002") == find_marked(text)
+
+
+ENGINE = """\
+class Engine:
+    def __init__(self):
+        self.net, self.skipped = DDP(torch.nn.Linear(4, 4)), 0
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def loss(self, x):
+        out = self.net(x)
+        {loss}
+    def is_fine(self, loss):
+        {asked}
+        self.skipped += not fine
+        return fine
+    def train(self, loader):
+        for (x,) in loader:
+            loss = self.loss(x)
+            if not self.is_fine(loss):
+                continue
+            loss.backward(){here}
+            self.optimizer.step()
+dist.init_process_group("gloo")
+Engine().train([])
+dist.destroy_process_group()
+"""
+PLAIN, ASKS = "return F.mse_loss(out, x)", "fine = bool(torch.isfinite(loss))"
+
+
+def test_a_loss_and_a_question_about_it_may_be_methods() -> None:
+    text = HEAD + ENGINE.format(loss=PLAIN, asked=ASKS, here="  # here")
+    assert lines_of(lint(text), "COL002") == find_marked(text)
+
+
+@pytest.mark.parametrize(
+    ("loss", "asked"),
+    [
+        (PLAIN, "dist.all_reduce(loss)\n        fine = bool(torch.isfinite(loss))"),
+        (PLAIN, "fine = agree_on(torch.isfinite(loss))"),
+        (PLAIN, "fine = self.skipped < 3"),
+        ("dist.all_reduce(out)\n        return F.mse_loss(out, x)", ASKS),
+        ("return F.mse_loss(gather_all(out), x)", ASKS),
+    ],
+)
+def test_methods_that_let_ranks_agree(loss: str, asked: str) -> None:
+    text = HEAD + ENGINE.format(loss=loss, asked=asked, here="")
+    assert lines_of(lint(text), "COL002") == set()

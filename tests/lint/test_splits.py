@@ -35,6 +35,7 @@ def make(seed: str = "pass", split: str = HALVES, head: str = "", loader: str = 
         make("torch.manual_seed(1 + dist.get_rank())"),
         make("rank = int(os.environ['RANK'])\nrandom.seed(rank)\ntorch.manual_seed(rank)"),
         make("torch.Generator().manual_seed(0)"),
+        make("seed = 3\nseed += dist.get_rank()\ntorch.manual_seed(seed)"),
         make(
             split="own = torch.Generator().manual_seed(7 + dist.get_rank())\n"
             "train, val = random_split(datasets.MNIST('x'), [5, 5], generator=own)  # HERE"
