@@ -273,3 +273,38 @@ def test_a_model_that_a_function_builds_and_wraps_is_known_to_its_caller(
     made = {"frozen": "pass", "early": "pass", "late": "pass", "then": "pass", "model": "ddp", **parts}
     found = [each.code for each in lint(BUILT.format(**made)) if each.code in ("DDP005", "DDP006")]
     assert found == ([code] if code is not None else [])
+
+
+REWRAPS = """
+class Tuner:
+    def __init__(self):
+        self.net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        self.net.requires_grad_(False)
+        self.wrap()
+    def wrap(self):
+        self.model = DDP(self.net)
+    def thaw(self):
+        self.net.requires_grad_(True)
+        {after}
+    def again(self):
+        {again}
+    def fit(self, loader):
+        for epoch in range(3):
+            if epoch == 1:
+                self.thaw()
+                self.again()
+            for x in loader:
+                self.model(x).sum().backward()
+def main():
+    dist.init_process_group("gloo")
+    Tuner().fit([])
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.parametrize(("part", "found"), [("after", []), ("again", []), (None, ["DDP006"])])
+def test_what_is_wrapped_once_more_after_the_change(part: str | None, found: list[str]) -> None:
+    made = {"after": "pass", "again": "pass"}
+    text = REWRAPS.format(**made | ({part: "self.wrap()"} if part is not None else {}))
+    assert [each.code for each in lint(text) if each.code == "DDP006"] == found

@@ -46,8 +46,10 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                     continue
                 if not any(_comes_later(loop, statement, scope, kinds) for loop in trained):
                     continue
-                if any(_stands_behind(other, statement, scope, kinds) for other in again):
+                if any(_stands_behind(other.value.call, statement, scope, kinds) for other in again):
                     continue  # wrapped anew after the change
+                if _is_run_again(wrap, statement, scope, kinds):
+                    continue
                 change, line, home = _read_change(statement, scope, wrap, kinds), statement, scope
                 if change is None:
                     given = _find_change_within(statement, scope, wrap, kinds)
@@ -68,11 +70,27 @@ def _wraps_same(one: Wrap, other: Wrap) -> bool:
     return bool({each.identity for each in one.value.inner} & {each.identity for each in other.value.inner})
 
 
-def _stands_behind(wrap: Wrap, statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
-    """Whether a wrap comes after a statement, or may: in another function, or in the next round of a loop."""
-    own, other = kinds.flow(scope).spot(statement), kinds.flow(scope).spot(wrap.value.call)
+def _stands_behind(call: ast.Call, statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a call comes after a statement, or may: in another function, or in the next round of a loop."""
+    own, other = kinds.flow(scope).spot(statement), kinds.flow(scope).spot(call)
     return (
         own is None or other is None or other.number > own.number or bool(set(own.loops) & set(other.loops))
+    )
+
+
+def _is_run_again(wrap: Wrap, statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
+    """Whether the function that wraps may run once more after a statement: of several calls, from elsewhere."""
+    calls = kinds.callers(wrap.scope)
+    if wrap.scope is not scope and len(calls) > 1:
+        return any(_stands_behind(call, statement, scope, kinds) for call, _ in calls)
+    found = dict.fromkeys([wrap.scope])
+    for _ in range(DEEPEST):
+        found |= dict.fromkeys(home for each in found for _, home in kinds.callers(each) if home is not scope)
+    return any(
+        home is scope and _stands_behind(call, statement, scope, kinds)
+        for each in found
+        if each is not scope
+        for call, home in kinds.callers(each)
     )
 
 
