@@ -44,6 +44,8 @@ class LossReader:
         self._files = files
         self._known: dict[tuple[Scope, bool], frozenset[str]] = {}
         self._forwards: dict[Scope, frozenset[ast.Call]] = {}
+        self._given: dict[Scope, frozenset[ast.Call]] = {}
+        """Calls of models in functions of which it is asked what they give back, whether they train or not."""
         self._seeded: dict[Scope, bool] = {}
         self._open: set[ast.expr] = set()
         """Names and answers that are being followed."""
@@ -132,45 +134,25 @@ class LossReader:
     def _gives_output(self, call: ast.Call, scope: Scope) -> bool:
         """Whether a call runs a function of the files that gives back what a wrapped model or its loss gave it."""
         function = kinds_of(self._files).called(call, scope)
-        if function is None or not isinstance(function.node, ast.FunctionDef):
+        if function is None or function in self._given or not isinstance(function.node, ast.FunctionDef):
             return False
         calls = list(find_calls(function))
         forwards = [each for each in calls if self._runs_model(each, function)]
         if not forwards or any(JOINING.search(name_last(each.func)) for each in calls):
             return False
         given = [each.value for each in own_nodes(function.node) if isinstance(each, ast.Return)]
-        return bool(given) and all(
-            each is not None and self._is_made_of(each, forwards, function) for each in given
-        )
-
-    def _is_made_of(self, value: ast.expr, forwards: Sequence[ast.Call], function: Scope) -> bool:
-        """Whether a value is made of what a model gave, by functions of libraries and losses alone."""
         made: set[str] = set()
-        for _ in range(DEEPEST):
-            for name, values in (*function.bound.items(), *_list_taken(function).items()):
-                if any(self._comes_from(each, forwards, made, function) for each in values):
-                    made.add(name)
-        return self._comes_from(value, forwards, made, function)
-
-    def _comes_from(
-        self, value: ast.expr, forwards: Sequence[ast.Call], made: Collection[str], function: Scope
-    ) -> bool:
-        if isinstance(value, ast.Name):
-            return value.id in made
-        if isinstance(value, ast.Call):
-            if value in forwards:
-                return True
-            owner = value.func.value if isinstance(value.func, ast.Attribute) else None
-            if owner is not None and self._comes_from(owner, forwards, made, function):
-                return True
-            return self._keeps(value, function) and any(
-                self._comes_from(each, forwards, made, function) for each in value.args
+        self._given[function] = frozenset(forwards)
+        try:
+            for _ in range(DEEPEST):
+                for name, values in (*function.bound.items(), *_list_taken(function).items()):
+                    if any(self._depends(each, function, made, own=True) for each in values):
+                        made.add(name)
+            return bool(given) and all(
+                each is not None and self._depends(each, function, made, own=True) for each in given
             )
-        if isinstance(value, ast.BinOp):
-            return any(self._comes_from(each, forwards, made, function) for each in (value.left, value.right))
-        if isinstance(value, (ast.Attribute, ast.Subscript)):
-            return self._comes_from(value.value, forwards, made, function)
-        return False
+        finally:
+            del self._given[function]
 
     def _runs_model(self, call: ast.Call, scope: Scope) -> bool:
         """Whether a call is that of a wrapped model, or ``training_losses(model, x)`` of one."""
@@ -241,7 +223,7 @@ class LossReader:
             return any(self._depends(each, scope, outputs, own) for each in value.values)
         if not isinstance(value, ast.Call):
             return False
-        if value in self._find_forwards(scope):
+        if value in self._given.get(scope, ()) or value in self._find_forwards(scope):
             return True
         if isinstance(value.func, ast.Attribute) and self._depends(value.func.value, scope, outputs, own):
             return True
