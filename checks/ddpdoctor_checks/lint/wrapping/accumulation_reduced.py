@@ -35,14 +35,11 @@ def find_redundant(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     for loop in training_loops(kinds):
-        if (
-            not loop.wrapped
-            or not isinstance(loop.node, (ast.For, ast.AsyncFor))
-            or _speaks_of_switch(loop, kinds)
-        ):
+        if not loop.wrapped or not isinstance(loop.node, (ast.For, ast.AsyncFor)):
             continue
         test = _find_interval(loop, kinds) or _find_inner(loop, kinds)
-        if test is None:
+        # The latter reads all files of the program, so it comes last.
+        if test is None or _speaks_of_switch(loop, kinds):
             continue
         backward = next(each for each in _own_calls(loop) if is_backward(each))
         count = _value_of(
