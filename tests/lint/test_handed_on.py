@@ -6,7 +6,7 @@ import pytest
 
 from tests.lint.judging import HEAD, judge, lint, read
 
-MODEL = """
+NET = """
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -15,6 +15,10 @@ class Net(torch.nn.Module):
 {made}
     def forward(self, x):
         return self.head(self.body(x))
+"""
+MODEL = (
+    NET
+    + """\
 def switch(module, flag):
     for p in module.parameters():
         p.requires_grad = flag
@@ -37,6 +41,7 @@ model = DDP(net)
 train(model, [])
 dist.destroy_process_group()
 """
+)
 FROZEN = "        for p in self.body.parameters():\n            p.requires_grad_(False)"
 
 
@@ -208,14 +213,9 @@ def test_cpu_among_device_ids(device: str, *, found: bool) -> None:
     assert ([each.code for each in judge(read({"train.py": text}))] == ["DDP016"]) is found
 
 
-BUILT = """
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = torch.nn.Linear(2, 2)
-        self.head = torch.nn.Linear(2, 2)
-    def forward(self, x):
-        return self.head(self.body(x))
+BUILT = (
+    NET.replace("{made}\n", "")
+    + """\
 def swap(model):
     net = model.module if isinstance(model, DDP) else model
     net.head = torch.nn.Linear(2, 5)
@@ -238,6 +238,7 @@ def main():
     dist.destroy_process_group()
 main()
 """
+)
 
 OPENED = "for name in names:\n        getattr(ddp.module, name).requires_grad_(True)"
 

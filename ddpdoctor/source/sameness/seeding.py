@@ -181,6 +181,7 @@ def is_by_rank(node: ast.expr, scope: Scope, ranks: RankReader, depth: int = 0) 
 def _list_added(name: str, body: Sequence[ast.stmt]) -> Iterator[ast.expr]:
     """Yield what each run of a function adds to a number: ``seed += rank``."""
     for each in body:
-        adds = isinstance(each, ast.AugAssign) and isinstance(each.op, (ast.Add, ast.Sub))
-        if adds and isinstance(each, ast.AugAssign) and getattr(each.target, "id", None) == name:
+        if not isinstance(each, ast.AugAssign) or not isinstance(each.op, (ast.Add, ast.Sub)):
+            continue
+        if getattr(each.target, "id", None) == name:
             yield each.value

@@ -182,12 +182,10 @@ def _find_change_within(
     if not isinstance(call, ast.Call):
         return None
     called = kinds.called(call, scope)
-    alone = isinstance(statement, ast.Expr) and isinstance(call.func, ast.Attribute)
-    named = (
-        kinds.methods(call.func.attr)
-        if called is None and alone and isinstance(call.func, ast.Attribute)
-        else []
+    callback = (
+        call.func.attr if isinstance(statement, ast.Expr) and isinstance(call.func, ast.Attribute) else ""
     )
+    named = kinds.methods(callback) if called is None and callback else []
     for function in [called] if called is not None else named:
         for inner, spot in kinds.flow(function).statements:
             if not spot.is_on:
@@ -220,9 +218,10 @@ def _list_replaced(statement: ast.stmt, scope: Scope, kinds: Kinds) -> list[ast.
 
 def _find_parameter(node: ast.expr, function: Scope) -> str | None:
     """Return the parameter that a variable is, or is the inside of: ``net = model.module if wrapped else model``."""
+    while isinstance(node, ast.Attribute) and node.attr == "module":
+        node = node.value
     if not isinstance(node, ast.Name):
-        inside = isinstance(node, ast.Attribute) and node.attr == "module"
-        return _find_parameter(node.value, function) if inside and isinstance(node, ast.Attribute) else None
+        return None
     if node.id in function.parameters:
         return node.id
     found = set()

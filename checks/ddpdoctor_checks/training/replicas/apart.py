@@ -1,4 +1,4 @@
-"""How the replicas of one model parted: what is judged in `divergence`, and said in `divergence_words`."""
+"""How the replicas of one model diverged: what is judged in `divergence`, and said in `divergence_words`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpdoctor_checks.training.seeding import Seeded
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """How the replicas of one model parted."""
+    """How the replicas of one model diverged."""
 
     code: str
     replica: Replica
