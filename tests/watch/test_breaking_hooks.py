@@ -26,10 +26,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def test_calls_that_cannot_be_written_down_are_given_up_and_the_job_feels_nothing(
     plain: Ended, tmp_path: Path
 ) -> None:
-    ended = run_job(tmp_path / "broken", PYTHON, target="calls.ring:begin")
+    ended = run_job(tmp_path / "broken", PYTHON, target="calls.ring:_describe_signature")
     assert (ended.codes, ended.stdout, ended.stderr) == (plain.codes, plain.stdout, plain.stderr)
-    said = [text for text in ended.troubles if text.startswith("begin: ")]
-    assert said == ["begin: ZeroDivisionError: made to fail"] * 2, "once in each rank: it is taken out"
+    said = [text for text in ended.troubles if text.startswith("calls: ")]
+    assert said == ["calls: ZeroDivisionError: made to fail"] * 2, "once in each rank: it is taken out"
     heads = [path.read_bytes()[:8] for path in (tmp_path / "broken").glob("attempt-*/run/processes/*.ring")]
     assert set(heads) == {b"DDPBLIND"}, (
         "what DistributedDataParallel began is there, and no reader may rely on it"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.watch.injecting import INJECT, python
+from tests.watch.injecting import INJECT, python, torchrun
 
 SCRIPT = """
     import sys, torch
@@ -54,10 +56,6 @@ SCRIPT = """
     call(z.detach(), parts)
     end((z @ torch.cat(parts).t()).sum())
     print("detached", told())
-    with torch.no_grad():
-        call(z, parts)
-    end((z @ torch.cat(parts).t()).sum())
-    print("no grad", told())
     call(z, parts)
     end(z.square().sum())
     print("metric", told())
@@ -86,6 +84,31 @@ def test_constants_of_a_loss_are_told(told: dict[str, str], case: str, op: str) 
     assert told[case] == f"'{op}'"
 
 
-@pytest.mark.parametrize("case", ["put back", "detached", "no grad", "metric", "packed", "used"])
+@pytest.mark.parametrize("case", ["put back", "detached", "metric", "packed", "used"])
 def test_what_is_right_or_not_to_be_seen_is_passed_over(told: dict[str, str], case: str) -> None:
     assert told[case] == ""
+
+
+RECORDED = """
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    z = torch.randn(5, 7, requires_grad=True) * 2
+    parts = [torch.empty(5, 7) for _ in range(2)]
+    for recorded in (False, True):
+        with torch.set_grad_enabled(recorded):
+            dist.{gathering}
+        (z @ torch.cat(parts).t()).sum().backward(retain_graph=True)
+        dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("gathering", ["all_gather(parts, z)", "all_gather(tensor_list=parts, tensor=z)"])
+def test_a_call_while_no_gradients_are_recorded_is_passed_over(tmp_path: Path, gathering: str) -> None:
+    watched = torchrun(tmp_path, RECORDED.format(gathering=gathering))
+    assert watched.returncode == 0, watched.stderr
+    for journal in watched.ranks():
+        barrier, told = (journal.path.read_text().find(text) for text in ('"barrier"', '"gathered"'))
+        assert len(journal.all("gathered")) == 1, "of the two calls"
+        assert 0 < barrier < told, "it is the second one"

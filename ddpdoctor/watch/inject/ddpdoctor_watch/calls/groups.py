@@ -20,25 +20,26 @@ class Groups:
     """The groups that a process was seen to use."""
 
     def __init__(self) -> None:
-        self._numbers: dict[object, int] = {}
+        self.numbers: dict[object, int] = {}
+        """Name of a group -> its number; None stands for the default group."""
         self._count = 0
         self._members: dict[int, tuple[int, ...]] = {}
 
     def find(self, group: Any) -> int:
         """Return the number of a process group; 0 where it cannot be told."""
         if group is None:
-            number = self._numbers.get(None)
+            number = self.numbers.get(None)
             if number is not None:
                 return number
             world = _find_world()
             if world is None:
                 return 0
-            number = self._numbers[None] = self.find(world)
+            number = self.numbers[None] = self.find(world)
             return number
         name = getattr(group, "group_name", None)
         if name is None:
             return 0
-        number = self._numbers.get(name)
+        number = self.numbers.get(name)
         return number if number is not None else self._meet(group, name)
 
     def find_member(self, group: int, place: int) -> int:
@@ -56,15 +57,15 @@ class Groups:
 
     def name(self, number: int) -> str | None:
         """Return torch's name of a group."""
-        return next((str(name) for name, known in self._numbers.items() if known == number and name), None)
+        return next((str(name) for name, known in self.numbers.items() if known == number and name), None)
 
     def forget(self) -> None:
         """The default group was made or destroyed: names of groups mean others from now on."""
-        self._numbers.clear()
+        self.numbers.clear()
 
     def _meet(self, group: Any, name: object) -> int:
         self._count += 1
-        number = self._numbers[name] = self._count
+        number = self.numbers[name] = self._count
         ranks = list_members(group)
         if ranks is not None:
             self._members[number] = ranks

@@ -61,7 +61,9 @@ class Ring:
         self.reduction: tuple[object, str] = (None, "")
         """The one that was named last."""
         core: Any = sys.modules["torch._C"]
-        self.tensor = sys.modules["torch"].Tensor
+        torch: Any = sys.modules["torch"]
+        self.tensor = torch.Tensor
+        self.is_recording = torch.is_grad_enabled
         self.count_modes = getattr(core, "_len_torch_function_stack", _give_one)
         self.unseen = core.DisableTorchFunction
         """Turns off what modes and subclasses see of attributes; nothing is computed there."""

@@ -13,6 +13,7 @@ from _thread import _local
 from bisect import bisect_right
 
 from ..core import budget, frames, journal, lifetime, stopwatch
+from ..core.replacing import leave_uncompiled
 from . import groups
 from .mapped import append, intern_signature, name_reduction, open_ring
 
@@ -46,20 +47,16 @@ calling: Any = _local()
 settle: Callable[[int, int], object] | None = None
 """Told of each barrier that is waited for: its number and its group."""
 gathers: Callable[[str, Any, Any, FrameType | None], object] | None = None
-"""Told of each call that gathers: operation, input, output and the caller's frame."""
+"""Told of each call that gathers while gradients are recorded: operation, input, output and the caller's frame."""
 
 
 def note_beginning(spec: Spec, frame: FrameType) -> None:
-    """Write down a call of a function of which only the beginning is seen, from its own frame."""
-    try:
-        calling.token = 0
-        if getattr(calling, "depth", 0):
-            return  # Part of a call that is written down already.
-        seen = frame.f_locals
-        calling.token = _write(spec, (), seen, wire.END_UNKNOWN, frame.f_back)
-    except Exception as error:
-        give_up()
-        journal.failed("calls", error)
+    """Write down a call of a function of which only the beginning is seen, from its own frame.
+
+    It is no part of a call that is written down already.
+    """
+    calling.token = begin(spec, (), frame.f_locals, wire.END_UNKNOWN, frame.f_back)
+    calling.depth = 0
 
 
 def take_token() -> int:
@@ -69,8 +66,19 @@ def take_token() -> int:
     return token
 
 
-def begin(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def begin(
+    spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int = 0, frame: FrameType | None = None
+) -> int:
     """Write down that a public function is about to be called.
+
+    All in one: it runs before each collective, and calls of Python's cost most of what it does.
+
+    Args:
+        spec: Where its arguments are.
+        args: By position.
+        kwargs: By name.
+        flags: More than what the arguments tell.
+        frame: From which it is called; else the frame of our caller's caller.
 
     Returns:
         What `end` wants.
@@ -80,7 +88,68 @@ def begin(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     if depth:
         return 0
     try:
-        return _write(spec, args, kwargs, 0, sys._getframe(3))  # behind `wrapping.guard` and the decorator
+        ring = _ring or _open()
+        if ring is None:
+            return 0
+        if frame is None:
+            frame = sys._getframe(2)
+        ring.public += 1
+        given: dict[Any, Any] = kwargs
+        if spec.lone and len(args) == 1:
+            # A tensor by position and no rank named: most calls. What may stand beside it is by name, or has a default.
+            tensor: Any = args[0]
+            reduction = given.get("op", spec.reduction) if given else spec.reduction
+        else:
+            given = {**spec.defaults, **kwargs}
+            given.update(zip(spec.places, args))
+            if spec.makes:
+                return _write_maker(ring, spec.name, given, frame)
+            tensor = given.get(spec.tensor)
+            reduction = given.get("op")
+        if reduction is not None:
+            known, name = ring.reduction
+            reduction = name if known is reduction else name_reduction(ring, reduction)
+        if type(tensor) is ring.tensor and not ring.count_modes():
+            elements = tensor.numel()
+            key = (spec.name, tensor.shape if spec.compared else None, tensor.dtype, tensor.device, reduction)
+        else:
+            elements, key = _describe_given(ring, spec, tensor, reduction)
+        signature = ring.signatures.get(key)
+        if signature is None:
+            signature = intern_signature(ring, key, _describe_signature(key))
+        get = given.get
+        named = get("group") if given else None
+        group = ring.groups.numbers.get(getattr(named, "group_name", None)) or ring.groups.find(named)
+        site = ring.sites.find(frame)
+        if given and get("async_op"):
+            flags |= wire.ASYNC
+        peer = _find_peer(ring, spec, given, group) if spec.peers or spec.rooted else -1
+        if spec.two_sided:
+            ring.exchanged += elements
+            return _write_pair(ring, spec, given, signature, site, group, peer, flags)
+        ring.elements += elements
+        if reduction is not None:
+            ring.summed += elements
+            if elements >= ring.largest:
+                ring.largest, ring.summing = elements, site
+        if _in_backward() < 0:
+            ring.carried[group] = ring.carried.get(group, 0) + elements
+            ring.carrying = site
+            if spec.splits is not None:
+                _count_rows(ring, site, *map(get, spec.splits))
+        if spec.gathered is not None and gathers is not None and ring.is_recording():
+            gathers(spec.name, tensor, get(spec.gathered), frame)
+        if spec.scattered is not None:
+            _note_scattered(
+                ring, tensor if spec.tensor == spec.scattered else get(spec.scattered), group, peer
+            )
+        ordinal = ring.ordinals[group] = ring.ordinals.get(group, 0) + 1
+        token = append(ring, ordinal, signature, site, group, peer, 0, flags)
+        if stopwatch.state.thread > 0 and ring.groups.count_members(group) >= budget.ranks:
+            stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
+        if spec.settles and settle is not None and not flags & wire.ASYNC:
+            settle(ring.count, group)
+        return token
     except Exception as error:
         give_up()
         journal.failed("calls", error)
@@ -130,12 +199,16 @@ def list_members(group: int) -> tuple[int, ...]:
 
 def end(token: int) -> None:
     """Write down that the call that `begin` gave this for has returned or raised."""
-    calling.depth -= 1
-    ring = _ring
-    if token and ring is not None:
-        ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
-        if stopwatch.state.calling >= 0:
-            stopwatch.end_call()
+    try:
+        calling.depth -= 1
+        ring = _ring
+        if token and ring is not None:
+            ring.pack_number(ring.view, token + wire.END_AT, time.monotonic_ns())
+            if stopwatch.state.calling >= 0:
+                stopwatch.end_call()
+    except Exception as error:
+        give_up()
+        journal.failed("calls", error)
 
 
 def failed(token: int) -> None:
@@ -200,6 +273,10 @@ def forget_groups() -> None:
         ring.groups.forget()
 
 
+for each in (begin, end):
+    leave_uncompiled(each)
+
+
 @lifetime.at(lifetime.FORKED)
 def after_fork() -> None:
     """A forked child has a ring of its own, once it calls something."""
@@ -210,84 +287,33 @@ def after_fork() -> None:
         ring.view.close()  # The child's mapping only.
 
 
-def _write(
-    spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int, frame: FrameType | None
-) -> int:
-    ring = _ring or _open()
-    if ring is None:
-        return 0
-    ring.public += 1
-    given: dict[Any, Any] = kwargs
-    if spec.lone and len(args) == 1:
-        # A tensor by position and no rank named: most calls. What may stand beside it is by name, or has a default.
-        tensor: Any = args[0]
-        reduction = given.get("op", spec.reduction) if given else spec.reduction
-    else:
-        given = {**spec.defaults, **kwargs}
-        given.update(zip(spec.places, args))
-        if spec.makes:
-            return _write_maker(ring, spec.name, given, frame)
-        tensor = given.get(spec.tensor)
-        reduction = given.get("op")
-    get = given.get
-    reduction = name_reduction(ring, reduction) if reduction is not None else None
-    if type(tensor) is ring.tensor and not ring.count_modes():
-        elements = tensor.numel()
-        key = (spec.name, tensor.shape if spec.compared else None, tensor.dtype, tensor.device, reduction)
-    else:
-        elements, key = _describe_given(ring, spec, tensor, reduction)
-    largest = False
-    if spec.two_sided:
-        ring.exchanged += elements
-    else:
-        ring.elements += elements
-        if reduction is not None:
-            ring.summed += elements
-            largest = elements >= ring.largest
-    signature = ring.signatures.get(key)
-    if signature is None:
-        signature = intern_signature(ring, key, _describe_signature(key))
-    group = ring.groups.find(get("group") if given else None)
-    peer, tag = -1, 0
+def _find_peer(ring: Ring, spec: Spec, given: dict[Any, Any], group: int) -> int:
+    """Return the rank that a call names; -1 where it names none."""
     for name in spec.peers:
-        value = get(name)
+        value = given.get(name)
         if value is not None:
             peer = max(-1, min(int(value), 0x7FFFFFFF))
-            if name[0] == "g":  # group_src, group_dst
-                peer = ring.groups.find_member(group, peer)
-            break
-    else:
-        if spec.rooted:
-            # Where neither is given (torch.distributed, 2.6 and later).
-            peer = ring.groups.find_member(group, 0)
-    if spec.two_sided:
-        told = get("tag")
-        tag = max(-0x80000000, min(told, 0x7FFFFFFF)) if type(told) is int else 0
-        flags |= wire.POINT_TO_POINT
-        kind: tuple[object, ...] = (group, spec.sends, peer, tag)
-    else:
-        kind = (group,)
-    if given and get("async_op"):
-        flags |= wire.ASYNC
+            return ring.groups.find_member(group, peer) if name[0] == "g" else peer  # group_src, group_dst
+    # Where neither is given (torch.distributed, 2.6 and later).
+    return ring.groups.find_member(group, 0) if spec.rooted else -1
+
+
+def _write_pair(
+    ring: Ring,
+    spec: Spec,
+    given: dict[Any, Any],
+    signature: int,
+    site: int,
+    group: int,
+    peer: int,
+    flags: int,
+) -> int:
+    """Write down that this rank is about to send or to receive."""
+    told = given.get("tag")
+    tag = max(-0x80000000, min(told, 0x7FFFFFFF)) if type(told) is int else 0
+    kind = group, spec.sends, peer, tag
     ordinal = ring.ordinals[kind] = ring.ordinals.get(kind, 0) + 1
-    site = ring.sites.find(frame)
-    if largest:
-        ring.largest, ring.summing = elements, site
-    token = append(ring, ordinal, signature, site, group, peer, tag, flags)
-    if spec.splits is not None and _in_backward() < 0:
-        _count_rows(ring, site, *map(get, spec.splits))
-    if spec.gathered is not None and gathers is not None:
-        gathers(spec.name, tensor, get(spec.gathered), frame)
-    if spec.scattered is not None:
-        _note_scattered(ring, tensor if spec.tensor == spec.scattered else get(spec.scattered), group, peer)
-    if not spec.two_sided and _in_backward() < 0:
-        ring.carried[group] = ring.carried.get(group, 0) + elements
-        ring.carrying = site
-    if stopwatch.state.thread > 0 and not spec.two_sided and ring.groups.count_members(group) >= budget.ranks:
-        stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
-    if spec.settles and settle is not None and not flags & wire.ASYNC:
-        settle(ring.count, group)
-    return token
+    return append(ring, ordinal, signature, site, group, peer, tag, flags | wire.POINT_TO_POINT)
 
 
 def _note_scattered(ring: Ring, output: Any, group: int, root: int) -> None:

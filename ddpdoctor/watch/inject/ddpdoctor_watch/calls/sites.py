@@ -48,11 +48,12 @@ class Sites:
         ways = self._ways.get(frame.f_lasti)
         for place, (number, way, outermost) in enumerate(ways or ()):
             each: FrameType | None = frame
-            for code, at, names in way:
+            for code, at, names, line in way:
                 if (
                     each is None
                     or (at >= 0 and each.f_lasti != at)
                     or (each.f_code is not code if names is None else each.f_globals is not names)
+                    or (line and each.f_lineno != line)
                 ):
                     break
                 each = each.f_back

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ddpdoctor.facts import ownership
 
-    Mark = tuple[CodeType | None, int, dict[str, Any] | None]
+    Mark = tuple[CodeType | None, int, dict[str, Any] | None, int]
 else:
     from .. import ownership
 
@@ -115,8 +115,9 @@ def list_way(frame: FrameType | None) -> tuple[tuple[Mark, ...], bool]:
     """Return what a place's key was made of, by what each frame is known again.
 
     Returns:
-        Code and place in it of the user's frames; the names of the module for others, and their code where it is in no
-        module. None where there are too many. And whether the last one is the outermost.
+        Of each frame its code, or the names of its module: a look at ``f_code`` would be an audit event. Of the user's
+        the place in the code too (else -1), and beside a module the line (else 0). None where there are too many. And
+        whether the last one is the outermost.
     """
     way: list[Mark] = []
     own = 0
@@ -125,12 +126,11 @@ def list_way(frame: FrameType | None) -> tuple[tuple[Mark, ...], bool]:
             return (), False
         mine, names = is_own(frame), frame.f_globals
         own += mine
-        if mine:
-            way.append((frame.f_code, frame.f_lasti, None))
-        elif _is_of_module(names):
-            way.append((None, -1, names))  # a look at f_code would be an audit event
+        place = frame.f_lasti if mine else -1
+        if _is_of_module(names):
+            way.append((None, place, names, frame.f_lineno if mine else 0))
         else:
-            way.append((frame.f_code, -1, None))
+            way.append((frame.f_code, place, None, 0))
         frame = frame.f_back
     return tuple(way), own < CALLERS
 

@@ -50,7 +50,8 @@ class _Wrapped:
         self.current: set[int] = set()
 
 
-_wrapped: list[_Wrapped] = []
+remembered: list[_Wrapped] = []
+"""What is known of wrappers, those included that are gone."""
 _by_id: dict[int, _Wrapped] = {}
 _latest: _Wrapped | None = None
 """The one that was asked for last."""
@@ -68,16 +69,18 @@ reducing = False
 def remember(wrapper: Any, parameters: list[Any], frames: list[list[object]]) -> None:
     """Remember a wrapper and its parameters in the reducer's order, which is that of the indices in its errors."""
     global _count
-    _wrapped[:] = [entry for entry in _wrapped if entry.wrapper() not in (None, wrapper)][-_WRAPPERS + 1 :]
+    remembered[:] = [entry for entry in remembered if entry.wrapper() not in (None, wrapper)][
+        -_WRAPPERS + 1 :
+    ]
     _count += 1
-    _wrapped.append(_Wrapped(wrapper, list(parameters), _count))
-    _wrapped[-1].frames = frames
+    remembered.append(_Wrapped(wrapper, list(parameters), _count))
+    remembered[-1].frames = frames
     try:
-        _wrapped[-1].born = _measure_born(wrapper)
+        remembered[-1].born = _measure_born(wrapper)
     except Exception as error:
         journal.failed("born", error)
     _by_id.clear()
-    _by_id.update((id(entry.wrapper()), entry) for entry in _wrapped)
+    _by_id.update((id(entry.wrapper()), entry) for entry in remembered)
 
 
 def _measure_born(wrapper: Any) -> list[list[str]]:
@@ -120,14 +123,9 @@ def note_forward(number: int, reduces: bool) -> int:
     return synced
 
 
-def list_entries() -> list[_Wrapped]:
-    """Return what is remembered of wrappers, those included that are gone."""
-    return _wrapped
-
-
 def list_wrappers() -> list[tuple[int, Any]]:
     """Return the living wrappers and their numbers."""
-    found = [(entry.number, entry.wrapper()) for entry in _wrapped]
+    found = [(entry.number, entry.wrapper()) for entry in remembered]
     return [(number, wrapper) for number, wrapper in found if wrapper is not None]
 
 
@@ -135,7 +133,7 @@ def list_parameters() -> tuple[set[int], set[int]]:
     """Return the ids of the parameters that living wrappers reduce, and of those that they were told to leave alone."""
     reduced: set[int] = set()
     left: set[int] = set()
-    for entry in _wrapped:
+    for entry in remembered:
         wrapper = entry.wrapper()
         if wrapper is None:
             continue
@@ -203,7 +201,7 @@ def number(wrapper: Any) -> int:
 
 def watch_forwards(wrapper: Any) -> None:
     """Note for the first few forwards which modules ran; what torch.compile has compiled is not called."""
-    for entry in _wrapped:
+    for entry in remembered:
         if entry.wrapper() is wrapper:
             if _compiles(wrapper):
                 return
@@ -217,7 +215,7 @@ def note(message: str, value: BaseException) -> None:
         message: Text of the error.
         value: The error; its traceback may hold the wrapper.
     """
-    entries = [entry for entry in _wrapped if entry.wrapper() is not None]
+    entries = [entry for entry in remembered if entry.wrapper() is not None]
     raised = [entry for entry in entries if _holds(value, entry.wrapper())]
     for entry in raised or entries:
         wrapper = entry.wrapper()
@@ -293,7 +291,7 @@ def _holds(value: BaseException, wrapper: Any) -> bool:
 
 def _note_forward(module: Any, _: FrameType) -> None:
     watching = False
-    for entry in _wrapped:
+    for entry in remembered:
         if entry.watching:
             if entry.wrapper() is module:
                 entry.calls += 1

@@ -92,7 +92,7 @@ def note() -> None:
     given, most, norm = (seen.get(name) for name in ("parameters", "max_norm", "total_norm"))
     if type(norm) is not sys.modules["torch"].Tensor or not isinstance(most, (int, float)):
         return  # the norm of DTensors is one of all ranks, and to read it would ask them
-    alone = not ddp.list_entries()
+    alone = not ddp.remembered
     if not isinstance(given, (list, tuple)) or not (alone or ring.has_scattered()):
         return
     parameters = [each for each in given if getattr(each, "grad", None) is not None]

@@ -72,6 +72,7 @@ def _note_packing(_: Any) -> None:
     state.packed = True
 
 
+@unseen.behind
 def note_call(name: str, given: Any, outputs: Any, frame: FrameType | None) -> None:
     """Remember a call whose input requires a gradient, while gradients are recorded.
 
@@ -81,13 +82,6 @@ def note_call(name: str, given: Any, outputs: Any, frame: FrameType | None) -> N
         outputs: What it will be given: a tensor, or a list of them.
         frame: Of the caller.
     """
-    # Asked first: what fully_shard gathers, many times in a step, is gathered without.
-    if sys.modules["torch"].is_grad_enabled():
-        _remember(name, given, outputs, frame)
-
-
-@unseen.behind
-def _remember(name: str, given: Any, outputs: Any, frame: FrameType | None) -> None:
     torch: Any = sys.modules["torch"]
     if not getattr(given, "requires_grad", False) or state.calls >= CALLS:
         return

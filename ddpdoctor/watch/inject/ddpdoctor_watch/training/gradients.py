@@ -122,7 +122,7 @@ class _Watched:
     @unseen.behind
     def choose(self, order: list[int]) -> None:
         """Look at gradients that are spread over the order in which they come, the last one among them."""
-        entry = next((each for each in ddp.list_entries() if each.number == self.number), None)
+        entry = next((each for each in ddp.remembered if each.number == self.number), None)
         wrapper = self.wrapper()
         if entry is None or wrapper is None:
             return
@@ -154,7 +154,7 @@ _wide: Any = None
 
 def watch(wrapper: Any) -> None:
     """Look at gradients of a wrapped model from its first forward on, unless torch.compile is in use."""
-    entry = next((each for each in ddp.list_entries() if each.wrapper() is wrapper), None)
+    entry = next((each for each in ddp.remembered if each.wrapper() is wrapper), None)
     living = sum(each.wrapper() is not None for each in _watched)
     if budget.level == budget.OFF or living >= WRAPPERS or len(_watched) >= MOST_WRAPPERS:
         return

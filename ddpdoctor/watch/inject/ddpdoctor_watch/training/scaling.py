@@ -72,7 +72,7 @@ def note_backward(loss: Any, frame: FrameType) -> None:
         loss: Whose backward begins.
         frame: Of torch.autograd.backward.
     """
-    if ddp.list_entries():
+    if ddp.remembered:
         return
     roots = modules.list_roots()
     models = [each for each in roots if _is_sharded(each)]

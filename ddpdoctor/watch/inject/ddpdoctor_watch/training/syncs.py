@@ -78,14 +78,18 @@ def note_backward(frame: FrameType) -> None:
     """Count a backward that adds to gradients that are there, and see one that no_sync encloses but not its forward."""
     if _state.sharded is not None:
         _ask_sharded(_state.sharded())  # of a plain job there is none
-    for entry in ddp.list_entries():
+    for entry in ddp.remembered:
         wrapper = entry.wrapper()
         if wrapper is None:
             continue
         if not getattr(wrapper, "require_backward_grad_sync", True):
             _note_unenclosed(entry.number, frame)
         first = entry.parameters[0]() if entry.parameters else None
-        if first is not None and (_has_gradient if type(first) in _plain else _ask_unseen)(first):
+        if first is None:
+            continue
+        if type(first) not in _plain:
+            _state.kept += _ask_unseen(first)
+        elif first.is_leaf and first.grad is not None:
             _state.kept += 1
 
 
@@ -108,10 +112,6 @@ def note_forward(number: int, frame: FrameType) -> None:
             )
 
 
-def _has_gradient(parameter: Any) -> bool:
-    return parameter.is_leaf and parameter.grad is not None
-
-
 @unseen.behind
 def _ask_sharded(part: Any) -> None:
     """Count a backward of a model that fully_shard shares out."""
@@ -124,7 +124,9 @@ def _ask_sharded(part: Any) -> None:
     _state.kept += first is not None and first.grad is not None
 
 
-_ask_unseen = unseen.behind(_has_gradient)
+@unseen.behind
+def _ask_unseen(parameter: Any) -> bool:
+    return parameter.is_leaf and parameter.grad is not None
 
 
 def begin_search(number: int) -> None:
