@@ -37,29 +37,82 @@ class Programs:
         self._files = files
         self._callers = callers
         self._ranks = RankReader(files)
-        self._imports = {module: files.imported(module) for module in files.modules}
-        self._together: dict[Scope, tuple[Scope, ...]] = {}
+        imports = {module: files.imported(module) for module in files.modules}
+        importers: dict[Scope, set[Scope]] = {module: set() for module in files.modules}
+        for module, own in imports.items():
+            for each in own:
+                importers[each].add(module)
+        self._below, self._above = _Steps(imports), _Steps(importers)
+        self._together: dict[int, tuple[Scope, ...]] = {}
         self._joins: dict[Scope, bool] = {}
+        self._calls: dict[Scope, tuple[tuple[ast.Call, Scope, str], ...]] = {}
+        self._named: dict[tuple[Scope, frozenset[str]], tuple[tuple[ast.Call, Scope, str], ...]] = {}
+        self._answers: dict[Callable[..., bool], dict[Scope, bool]] = {}
 
     def members(self, module: Scope) -> tuple[Scope, ...]:
         """Return the module, those that import it, and all that these import; further steps of either included."""
-        if module not in self._together:
-            found = _follow(self._above(module), lambda one: self._imports[one])
-            self._together[module] = tuple(each for each in self._files.modules if each in found)
-        return self._together[module]
+        above = self._above.follow(module)
+        if id(above) not in self._together:
+            found: set[Scope] = set()
+            for each in above:
+                if each not in found:
+                    found |= self._below.follow(each)
+            self._together[id(above)] = tuple(each for each in self._files.modules if each in found)
+        return self._together[id(above)]
 
     def is_distributed(self, module: Scope) -> bool:
         """Whether a program to which a module belongs becomes one rank of several."""
-        if module not in self._joins:
-            self._joins[module] = any(self._reaches_join(each) for each in self._above(module))
-        return self._joins[module]
+        for each in self._above.follow(module):
+            if each not in self._joins:
+                self._joins[each] = self._reaches_join(each)
+            if self._joins[each]:
+                return True
+        return False
 
-    def calls(self, module: Scope) -> Iterator[tuple[ast.Call, Scope, str]]:
-        """Yield the calls in all files of a program, with the dotted name of what is called."""
+    def calls(
+        self, module: Scope, names: frozenset[str] | None = None
+    ) -> Iterator[tuple[ast.Call, Scope, str]]:
+        """Yield the calls in all files of a program, with the dotted name of what is called.
+
+        Args:
+            module: one of the program.
+            names: of what alone; all where they are not given.
+        """
         for member in self.members(module):
-            for scope in member.walk():
-                for call in find_calls(scope):
-                    yield call, scope, self._files.dotted(call.func, scope) or ""
+            if names is None:
+                yield from self.list_calls(member)
+            elif (member, names) in self._named:
+                yield from self._named[member, names]
+            else:
+                found = tuple(each for each in self.list_calls(member) if each[2] in names)
+                self._named[member, names] = found
+                yield from found
+
+    def list_calls(self, member: Scope) -> tuple[tuple[ast.Call, Scope, str], ...]:
+        """Return the calls in one file, in the same way."""
+        if member not in self._calls:
+            self._calls[member] = tuple(
+                (call, scope, self._files.dotted(call.func, scope) or "")
+                for scope in member.walk()
+                for call in find_calls(scope)
+            )
+        return self._calls[member]
+
+    def any_file(self, module: Scope, asks: Callable[..., bool], *more: object) -> bool:
+        """Whether something holds of any file of a program; each file is asked once, however many programs it is in.
+
+        Args:
+            module: one of the program.
+            asks: a function of a module's scope; of a file alone, and not of the program.
+            more: what it is given beside, the same each time.
+        """
+        answers = self._answers.setdefault(asks, {})
+        for member in self.members(module):
+            if member not in answers:
+                answers[member] = asks(member, *more)
+            if answers[member]:
+                return True
+        return False
 
     def side(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
         """Return which side of a test a run of several ranks takes; None where both may be."""
@@ -196,19 +249,39 @@ class Programs:
                     waiting.append(called)
         return False
 
-    def _above(self, module: Scope) -> set[Scope]:
-        """Return the module and those that import it, over any number of steps."""
-        return _follow({module}, lambda one: [m for m, own in self._imports.items() if one in own])
 
+class _Steps:
+    """Follows steps from module to module, over any number of them.
 
-def _follow(start: set[Scope], step: Callable[[Scope], Iterable[Scope]]) -> set[Scope]:
-    found, waiting = set(start), list(start)
-    while waiting:
-        for each in step(waiting.pop()):
-            if each not in found:
-                found.add(each)
-                waiting.append(each)
-    return found
+    Args:
+        steps: the modules to which one step leads.
+    """
+
+    def __init__(self, steps: dict[Scope, set[Scope]]) -> None:
+        self._steps = steps
+        self._found: dict[Scope, set[Scope]] = {}
+
+    def follow(self, module: Scope) -> set[Scope]:
+        """Return a module and those that it leads to: one set for all that lead to each other."""
+        if module not in self._found:
+            self._found[module] = self._follow(module)
+        return self._found[module]
+
+    def _follow(self, module: Scope) -> set[Scope]:
+        found, waiting = {module}, [module]
+        while waiting:
+            for each in self._steps[waiting.pop()]:
+                known = self._found.get(each)
+                if known is not None and module in known:
+                    return known
+                if each in found:
+                    continue
+                if known is not None:
+                    found |= known
+                else:
+                    found.add(each)
+                    waiting.append(each)
+        return found
 
 
 def _constant(node: ast.expr) -> object:

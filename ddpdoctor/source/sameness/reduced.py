@@ -88,6 +88,7 @@ class ReducedReader:
         if function not in self._changed:
             self._changed[function] = frozenset()  # where it calls itself
             found = [(call, self.find(call, function)) for call in find_calls(function)]
+            found = [(call, changed) for call, changed in found if changed]
             self._changed[function] = frozenset(
                 each for each in function.parameters if _is_among(each, function, found)
             )
@@ -96,6 +97,8 @@ class ReducedReader:
 
 def _is_among(parameter: str, function: Scope, found: list[tuple[ast.Call, set[str]]]) -> bool:
     """Whether what a parameter was given for is among what calls of its function change."""
+    if not found:
+        return False
     names = {parameter}
     for _ in range(DEEPEST):
         for name, values in function.bound.items():

@@ -38,9 +38,7 @@ class Mesh:
 def find_meshes(module: Scope, kinds: Kinds) -> list[Mesh]:
     """Return the meshes of the program of a module; none where one of them does not spell its names out."""
     found = []
-    for call, scope, name in kinds.programs.calls(module):
-        if name not in MESHES:
-            continue
+    for call, scope, _ in kinds.programs.calls(module, MESHES):
         names = find_keyword(call, "mesh_dim_names", 2)
         shape = find_keyword(call, "mesh_shape", 1)
         if not isinstance(names, (ast.Tuple, ast.List)) or not isinstance(shape, (ast.Tuple, ast.List)):

@@ -54,15 +54,19 @@ def follow_moves(wrap: Wrap, kinds: Kinds) -> int:
     name = name_of(call.args[0]) if call.args else None
     if name is None:
         return MOVED
-    members = kinds.programs.members(scope.module)
-    if any(DEFAULTS.search(line) for each in members for line in each.script.lines):
+    if kinds.programs.any_file(scope.module, _puts_all):
         return MOVED
     if name.startswith("self."):
         moved = re.compile(rf"\.{re.escape(name[5:])}\.(?:{'|'.join(MOVES)})\(")
+        members = kinds.programs.members(scope.module)
         if any(moved.search(line) for each in members for line in each.script.lines):
             return MOVED
     made = max((_judge_maker(each, kinds) for each in wrap.value.inner), default=UNSURE)
     return max(made, _judge_name(name, scope, kinds, 0, call), _judge_callers(name, scope, kinds))
+
+
+def _puts_all(member: Scope) -> bool:
+    return any(map(DEFAULTS.search, member.script.lines))
 
 
 def _judge_maker(value: Value, kinds: Kinds) -> int:

@@ -94,10 +94,12 @@ def _is_size(node: ast.expr) -> bool:
 
 def joins_results(module: Scope, kinds: Kinds) -> bool:
     """Whether anything in a program makes one result of several, by its name."""
-    members = kinds.programs.members(module)
-    names = (name for member in members for name in names_in(member.node))
-    imports = (name for member in members for scope in member.walk() for name in scope.imports.values())
-    return any(JOINING.search(name) for name in itertools.chain(names, imports))
+    return kinds.programs.any_file(module, _has_joining)
+
+
+def _has_joining(member: Scope) -> bool:
+    imports = (name for scope in member.walk() for name in scope.imports.values())
+    return any(JOINING.search(name) for name in itertools.chain(names_in(member.node), imports))
 
 
 def find_mentioned(node: ast.AST, names: set[str]) -> str | None:

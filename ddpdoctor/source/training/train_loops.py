@@ -349,12 +349,15 @@ def speaks_of(node: ast.AST, fits: Callable[[str], bool], scope: Scope, kinds: K
 
 def is_seeded_apart(module: Scope, kinds: Kinds) -> bool:
     """Whether a program seeds random numbers by the rank."""
-    for call, scope, name in kinds.programs.calls(module):
-        if "seed" in name.rpartition(".")[2].lower() and any(
-            speaks_of(each, about_shards, scope, kinds) for each in call.args
-        ):
-            return True
-    return False
+    return kinds.programs.any_file(module, _seeds_apart, kinds)
+
+
+def _seeds_apart(member: Scope, kinds: Kinds) -> bool:
+    return any(
+        "seed" in name.rpartition(".")[2].lower()
+        and any(speaks_of(each, about_shards, scope, kinds) for each in call.args)
+        for call, scope, name in kinds.programs.list_calls(member)
+    )
 
 
 def _drop_placing(node: ast.AST, scope: Scope, kinds: Kinds) -> ast.AST:

@@ -123,8 +123,11 @@ def wraps_of(kinds: Kinds) -> list[Wrap]:
 
 def reduces_by_hand(scope: Scope, kinds: Kinds) -> bool:
     """Whether the program may make gradients or parameters equal by itself."""
-    module = scope.module
-    for call, home, name in kinds.programs.calls(module):
+    return kinds.programs.any_file(scope.module, _reduces_in, kinds)
+
+
+def _reduces_in(member: Scope, kinds: Kinds) -> bool:
+    for call, home, name in kinds.programs.list_calls(member):
         last = name.rpartition(".")[2] or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
         if last not in REDUCES or not (
             name.startswith("torch.distributed.") or isinstance(call.func, ast.Attribute)

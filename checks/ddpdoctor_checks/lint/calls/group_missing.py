@@ -225,7 +225,11 @@ MAY_ASK = re.compile("initiali[sz]ed|available|is_dist|get_world_size|world_size
 
 def _is_made(module: Scope, kinds: Kinds) -> bool:
     """Whether something in the program may make a group, by its name."""
-    for call, scope, name in kinds.programs.calls(module):
+    return kinds.programs.any_file(module, _makes_group, kinds)
+
+
+def _makes_group(member: Scope, kinds: Kinds) -> bool:
+    for call, scope, name in kinds.programs.list_calls(member):
         if name in ALL_JOINS or name in FRAMEWORKS:
             return True
         of_files = kinds.files.function(call.func, scope) or kinds.files.find_class(call.func, scope)
@@ -233,7 +237,6 @@ def _is_made(module: Scope, kinds: Kinds) -> bool:
             return True
     return any(
         _may_be_maker(kinds.files.dotted(base, scope) or "") and kinds.files.find_class(base, scope) is None
-        for member in kinds.programs.members(module)
         for scope in member.walk()
         for base in getattr(scope.node, "bases", ())
     )

@@ -76,10 +76,14 @@ def _is_divided(node: ast.expr) -> bool:
 
 def _compensates(module: Scope, kinds: Kinds) -> bool:
     """Whether a program multiplies by the number of ranks, or sums gradients itself."""
-    return any(
+    return kinds.programs.any_file(module, _sums, kinds)
+
+
+def _sums(member: Scope, kinds: Kinds) -> bool:
+    return multiplies(member.node) or any(
         name_last(call.func) in SUMS or name.startswith(WITH_GRADIENT)
-        for call, _, name in kinds.programs.calls(module)
-    ) or any(multiplies(member.node) for member in kinds.programs.members(module))
+        for call, _, name in kinds.programs.list_calls(member)
+    )
 
 
 @check("NUM009", family="source", needs=NEEDS, id="lint.loss_divided", commands=LINT)

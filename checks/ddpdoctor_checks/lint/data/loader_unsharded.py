@@ -81,9 +81,13 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
 
 def _may_shuffle(module: Scope, kinds: Kinds) -> bool:
     """Whether a program calls what puts samples into an order of its own, such as ``frame.sample(frac=1)``."""
+    return kinds.programs.any_file(module, _has_shuffle, kinds)
+
+
+def _has_shuffle(member: Scope, kinds: Kinds) -> bool:
     return any(
         (each.func.attr if isinstance(each.func, ast.Attribute) else name) in SHUFFLES
-        for each, _, name in kinds.programs.calls(module)
+        for each, _, name in kinds.programs.list_calls(member)
     )
 
 
@@ -195,8 +199,7 @@ def _is_alone(module: Scope, kinds: Kinds) -> bool:
     """Whether the process groups of a program are made for one rank."""
     sizes = [
         fold(find_keyword(call, "world_size"), scope, kinds.files)
-        for call, scope, name in kinds.programs.calls(module)
-        if name in JOINS
+        for call, scope, _ in kinds.programs.calls(module, JOINS)
     ]
     return bool(sizes) and all(size == "1" for size in sizes)
 

@@ -34,7 +34,7 @@ def find_plain_samplers(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     for module in files.modules:
         found = [each for scope in module.walk() for each in _find_in(scope, kinds)]
-        if not found or any(name in FRAMEWORKS for _, _, name in kinds.programs.calls(module)):
+        if not found or any(kinds.programs.calls(module, FRAMEWORKS)):
             continue  # Accelerate and others give a loader its sampler
         yield from found
 

@@ -33,7 +33,7 @@ def find_unused_samplers(files: Files) -> Iterator[SourceFact]:
             "DistributedSampler" in name for each in module.walk() for name in each.imports.values()
         ) and not any("DistributedSampler" in line for line in module.script.lines):
             continue
-        if any(name in FRAMEWORKS for _, _, name in kinds.programs.calls(module)):
+        if any(kinds.programs.calls(module, FRAMEWORKS)):
             continue  # Accelerate and others give a loader its sampler
         for scope in module.walk():
             yield from _find_in(scope, kinds)

@@ -38,7 +38,6 @@ def find_redundant(files: Files) -> Iterator[SourceFact]:
         if not loop.wrapped or not isinstance(loop.node, (ast.For, ast.AsyncFor)):
             continue
         test = _find_interval(loop, kinds) or _find_inner(loop, kinds)
-        # The latter reads all files of the program, so it comes last.
         if test is None or _speaks_of_switch(loop, kinds):
             continue
         backward = next(each for each in _own_calls(loop) if is_backward(each))
@@ -57,10 +56,12 @@ def _own_calls(loop: TrainingLoop) -> list[ast.Call]:
 
 
 def _speaks_of_switch(loop: TrainingLoop, kinds: Kinds) -> bool:
-    module = loop.scope.module
-    members = list(kinds.programs.members(module))
-    return any(not SWITCHES.isdisjoint(names_in(each.node)) for each in members) or any(
-        not OF_FRAMEWORKS.isdisjoint(_given_names(node)) for each in members for node in ast.walk(each.node)
+    return kinds.programs.any_file(loop.scope.module, _has_switch)
+
+
+def _has_switch(member: Scope) -> bool:
+    return not SWITCHES.isdisjoint(names_in(member.node)) or any(
+        not OF_FRAMEWORKS.isdisjoint(_given_names(node)) for node in ast.walk(member.node)
     )
 
 

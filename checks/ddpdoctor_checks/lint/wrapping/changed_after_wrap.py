@@ -10,7 +10,7 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.files.budget import spend
-from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.walking import find_argument, names_in
 from ddpdoctor.source.training.freezing import freezes, read_switch
@@ -32,13 +32,14 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
     way: ``replaced``, ``unfrozen`` or ``moved``. what: the text of what is changed.
     """
     kinds = kinds_of(files)
-    loops = training_loops(kinds)
+    wraps = wraps_of(kinds)
+    users = _list_users(kinds) if wraps else {}
     told: set[ast.AST] = set()
-    for wrap in wraps_of(kinds):
+    for wrap in wraps:
         if any("params_and_buffers_to_ignore" in name for name in names_in(wrap.scope.node)):
             continue  # it is told of parameters that it shall not reduce
-        trained = [loop for loop in loops if _trains(loop, wrap, kinds)]
-        again = [other for other in wraps_of(kinds) if other is not wrap and _wraps_same(other, wrap)]
+        trained = [loop for loop, value in users.get(wrap.value.made, ()) if value.may_be(wrap.value)]
+        again = [other for other in wraps if other is not wrap and _wraps_same(other, wrap)]
         for scope in _scopes_after(wrap, kinds):
             for statement, spot in kinds.flow(scope).statements:
                 surely = wrap.before(statement, scope, kinds) or _is_through_module(statement, scope, kinds)
@@ -98,18 +99,22 @@ def _is_through_module(statement: ast.stmt, scope: Scope, kinds: Kinds) -> bool:
     return isinstance(statement, (ast.Assign, ast.Expr)) and goes_through_module(statement, scope, kinds)
 
 
-def _trains(loop: TrainingLoop, wrap: Wrap, kinds: Kinds) -> bool:
-    """Whether a loop calls the wrapper, or gives it to what is not known, such as a method of a diffusion."""
-    if any(value.may_be(wrap.value) for forward in loop.wrapped for value in forward.values):
-        return True
-    return any(
-        value.may_be(wrap.value)
-        for call, scope in loop.calls
-        if kinds.called(call, scope) is None
-        for given in (*call.args, *(each.value for each in call.keywords))
-        if isinstance(given, (ast.Name, ast.Attribute))
-        for value in kinds.find(given, scope)
-    )
+def _list_users(kinds: Kinds) -> dict[ast.AST | None, list[tuple[TrainingLoop, Value]]]:
+    """Return, by what made it, each value that a loop calls, or gives to what is not known: a method of a diffusion."""
+    found: dict[ast.AST | None, list[tuple[TrainingLoop, Value]]] = {}
+    for loop in training_loops(kinds):
+        called = [value for forward in loop.wrapped for value in forward.values]
+        called += (
+            value
+            for call, scope in loop.calls
+            if kinds.called(call, scope) is None
+            for given in (*call.args, *(each.value for each in call.keywords))
+            if isinstance(given, (ast.Name, ast.Attribute))
+            for value in kinds.find(given, scope)
+        )
+        for value in called:
+            found.setdefault(value.made, []).append((loop, value))
+    return found
 
 
 def _scopes_after(wrap: Wrap, kinds: Kinds) -> Iterable[Scope]:

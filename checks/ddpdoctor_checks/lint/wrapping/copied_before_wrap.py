@@ -28,7 +28,11 @@ def find_copies(files: Files) -> Iterator[SourceFact]:
     told: set[ast.AST] = set()
     for loop in training_loops(kinds):
         wrapped = [value for forward in loop.wrapped for value in forward.values]
-        if not wrapped or not is_seeded_apart(loop.scope.module, kinds) or _loads(loop.scope.module, kinds):
+        if (
+            not wrapped
+            or not is_seeded_apart(loop.scope.module, kinds)
+            or kinds.programs.any_file(loop.scope.module, _loads, kinds)
+        ):
             continue
         for forward in loop.forwards:
             for copy in forward.values:
@@ -75,10 +79,10 @@ def _list_calls(copy: Value, scope: Scope, kinds: Kinds) -> list[ast.Call]:
     )
 
 
-def _loads(module: Scope, kinds: Kinds) -> bool:
+def _loads(member: Scope, kinds: Kinds) -> bool:
     return any(
         (call.func.attr if isinstance(call.func, ast.Attribute) else name.rpartition(".")[2]) in LOADS
-        for call, _, name in kinds.programs.calls(module)
+        for call, _, name in kinds.programs.list_calls(member)
     )
 
 

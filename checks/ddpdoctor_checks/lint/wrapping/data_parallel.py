@@ -18,7 +18,7 @@ from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor.source.training.wraps import is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
-DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
+DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
 
 
 @lint_rule("data-parallel", reads="module")
@@ -68,19 +68,13 @@ def find_in_models(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     for wrap in wraps_of(kinds):
-        for member in kinds.programs.members(wrap.scope.module):
-            for scope in member.walk():
-                owner = scope.find_class()
-                if owner is None or owner.functions.get("__init__") is not scope:
-                    continue
-                if find_class_kind(owner, files) != "model":
-                    continue
-                for call in find_calls(scope):
-                    if files.dotted(call.func, scope) in DATA_PARALLEL and is_certain(call, scope, kinds):
-                        noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
-                        yield SourceFact(
-                            "data-parallel-in-model", scope.place(call), (noticed,), certain=False
-                        )
+        noticed = RelatedPlace("noticed", wrap.scope.place(wrap.value.call))
+        for call, scope, _ in kinds.programs.calls(wrap.scope.module, DATA_PARALLEL):
+            owner = scope.find_class()
+            if owner is None or owner.functions.get("__init__") is not scope:
+                continue
+            if find_class_kind(owner, files) == "model" and is_certain(call, scope, kinds):
+                yield SourceFact("data-parallel-in-model", scope.place(call), (noticed,), certain=False)
 
 
 def _is_alone(join: ast.Call) -> bool:

@@ -87,8 +87,7 @@ def _find_thrown_away(members: Iterable[Scope], kinds: Kinds) -> list[tuple[ast.
 
 def _joins(module: Scope, kinds: Kinds) -> bool:
     """Whether a program joins a group of several ranks."""
-    names = {name for _, _, name in kinds.programs.calls(module)}
-    return not ALL_JOINS.isdisjoint(names) and kinds.programs.is_distributed(module)
+    return any(kinds.programs.calls(module, ALL_JOINS)) and kinds.programs.is_distributed(module)
 
 
 def _shards(module: Scope, kinds: Kinds) -> bool:

@@ -124,12 +124,16 @@ def _is_given_away(loop: TrainingLoop, wrapper: object, kinds: Kinds) -> bool:
 
 def _reduces_gradients(module: Scope, kinds: Kinds) -> bool:
     """Whether a function of the program that has a collective also speaks of gradients or parameters."""
+    return kinds.programs.any_file(module, _reduces_in, kinds)
+
+
+def _reduces_in(member: Scope, kinds: Kinds) -> bool:
     return any(
         name.rpartition(".")[2] in REDUCES
         and name.startswith("torch.distributed.")
         and not (call.args and OF_METRICS.search(ast.unparse(call.args[0])))
         and OF_GRADIENTS.search(ast.unparse(call if isinstance(scope.node, ast.Module) else scope.node))
-        for call, scope, name in kinds.programs.calls(module)
+        for call, scope, name in kinds.programs.list_calls(member)
     )
 
 

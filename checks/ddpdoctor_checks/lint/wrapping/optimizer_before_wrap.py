@@ -30,7 +30,9 @@ def find_optimizers(files: Files) -> Iterator[SourceFact]:
             wraps = [
                 each for each in find_calls(scope) if files.dotted(each.func, scope) in FSDP1 and each.args
             ]
-            made = [(each, kinds.find(each, scope)) for each in (find_calls(scope) if wraps else ())]
+            if not wraps:
+                continue
+            made = [(each, kinds.find(each, scope)) for each in find_calls(scope)]
             optimizers = [call for call, found in made if found and all(v.kind == "optimizer" for v in found)]
             flow = kinds.flow(scope)
             for wrap in wraps:
