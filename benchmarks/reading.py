@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.figures import BenchmarkError, Figure
 from benchmarks.machine import ROOT
 from benchmarks.timing import Command, run_once
+from ddpdoctor.errors import EXIT_FAILED, EXIT_OK
 
 NAME = "lint"
 BAR_S = 10.0
@@ -50,6 +51,7 @@ def measure_files(label: str, path: Path, folder: Path) -> list[Figure]:
     run = run_once(
         Command(label, (sys.executable, "-m", "ddpdoctor", "lint", *options), {"PYTHONPATH": str(ROOT)}),
         folder,
+        (EXIT_OK, EXIT_FAILED),  # also where a file of another Python cannot be read
     )
     report = json.loads(file.read_text("utf-8"))
     files = len(report["evidence"]["sources"])
