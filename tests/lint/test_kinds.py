@@ -68,7 +68,7 @@ def kinds_at_mark(source: str, **others: str) -> list[str]:
         ('d = {"a": Net()}\nmark(d[k])\n', ["unknown"]),
         ('d = read()\nmark(d["a"])\n', ["unknown"]),
         ("d = [Net(), DataLoader(x)]\nmark(d[1])\n", ["loader"]),
-        ("d = [Net(), DataLoader(x)]\nmark(d[-1])\n", ["unknown"]),
+        ("d = [Net(), DataLoader(x)]\nmark(d[-1])\n", ["loader"]),
         ("d = [Net()]\nmark(d[3])\n", ["unknown"]),
         ("mark(zip(range(3), DataLoader(x)))\n", ["loader"]),
         ("mark(zip(range(3), numbers))\n", ["unknown"]),

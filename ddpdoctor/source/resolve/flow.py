@@ -71,8 +71,10 @@ class Flow:
         self.bindings: dict[str, list[Binding]] = {}
         """Assignments by name, and by ``self.name`` for attributes; in order."""
         self.statements: list[tuple[ast.stmt, Spot]] = []
+        self.comprehensions: list[tuple[ast.For, Spot]] = []
+        """Comprehensions over one iterable, as the loops that they are: ``sum(step(x) for x in loader)``."""
         self._spots: dict[int, Spot] = {}
-        self._hidden: set[int] = set()
+        self._hidden: dict[int, Binding] = {}
         self._tests: dict[str, list[tuple[Spot, str]]] = {}
         """Tests whether a name is None: where each stands, and the side on which it is not."""
         self._side = side
@@ -163,9 +165,9 @@ class Flow:
         """Return all bindings of a name that a distributed run may make."""
         return tuple(each for each in self.bindings.get(name, ()) if each.spot.is_on) or None
 
-    def is_hidden(self, node: ast.Name) -> bool:
-        """Whether a name is the target of a comprehension around it."""
-        return id(node) in self._hidden
+    def hidden(self, node: ast.Name) -> Binding | None:
+        """Return the binding of a name that is the target of a comprehension around it; None for others."""
+        return self._hidden.get(id(node))
 
     def end(self) -> Spot:
         """Return the place after the last statement."""
@@ -219,9 +221,20 @@ class Flow:
         if isinstance(node, ast.Lambda):
             return
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            names = {name for each in node.generators for name in _names(each.target)}
-            inside = (each for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in names)
-            self._hidden.update(id(each) for each in inside)
+            targets = {
+                name: binding
+                for each in node.generators
+                for name, binding in _list_targets(each.target, Binding(spot, each.iter, kind="loop"))
+            }
+            for each in ast.walk(node):
+                if isinstance(each, ast.Name) and each.id in targets:
+                    self._hidden[id(each)] = targets[each.id]
+            if len(node.generators) == 1 and not isinstance(node, ast.DictComp):
+                only = node.generators[0]
+                body: list[ast.stmt] = [ast.copy_location(ast.Expr(node.elt), node.elt)]
+                loop = ast.copy_location(ast.For(only.target, only.iter, body, []), node)
+                self._spots[id(loop)] = spot
+                self.comprehensions.append((loop, spot))
         if isinstance(node, ast.NamedExpr):
             self._bind(node.target.id, Binding(spot, node.value))
         for child in ast.iter_child_nodes(node):
@@ -322,5 +335,16 @@ def name_of(node: ast.expr) -> str | None:
     return None
 
 
-def _names(target: ast.expr) -> Iterator[str]:
-    yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+def _list_targets(target: ast.expr, binding: Binding) -> Iterator[tuple[str, Binding]]:
+    """Yield the names that a comprehension binds; what is taken apart twice is not followed."""
+    if isinstance(target, ast.Name):
+        yield target.id, binding
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for place, each in enumerate(target.elts):
+            plain = isinstance(each, ast.Name) and binding.index is None
+            inner = replace(binding, index=place) if plain else replace(binding, value=None)
+            yield from _list_targets(each, inner)
+    else:
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name):
+                yield node.id, replace(binding, value=None)

@@ -83,6 +83,10 @@ class Value:
 
 Index = int | str | None
 """Which element of a value is meant: its place in a tuple, or its key in a dictionary; None for the value itself."""
+EACH = "*"
+"""Stands for whichever element of a sequence."""
+HOLD = frozenset({"list", "tuple", "reversed", "sorted", "torch.nn.ModuleList"})
+"""What has the elements of the sequence that it is given."""
 UNKNOWN = Value("unknown")
 NONE = Value("none")
 
@@ -192,13 +196,14 @@ class Kinds:
 
     def _find(self, node: ast.expr, scope: Scope, index: Index) -> Iterable[Value]:
         if isinstance(node, (ast.Tuple, ast.List)) and index is not None:
-            inside = isinstance(index, int) and 0 <= index < len(node.elts)
-            return self.find(node.elts[int(index)], scope) if inside else (UNKNOWN,)
+            return self._of_sequence(node.elts, scope, index)
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)) and (isinstance(index, int) or index == EACH):
+            return self.find(node.elt, scope)
         if isinstance(node, (ast.Dict, ast.DictComp)) and isinstance(index, str):
             return self._of_key(node, index, scope)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and index is None:
-            key = node.slice.value
-            kept = self.find(node.value, scope, key) if isinstance(key, (int, str)) else ()
+        if isinstance(node, ast.Subscript) and index is None:
+            key = _read_key(node.slice)
+            kept = self.find(node.value, scope, key) if key is not None else ()
             return kept if kept and all(each.kind != "unknown" for each in kept) else (UNKNOWN,)
         if isinstance(node, ast.Constant) and node.value is None:
             return (NONE,)
@@ -221,6 +226,15 @@ class Kinds:
             if owner is not None and find_class_kind(owner, self.files) is None:
                 return self._of_class(owner, f"self.{node.attr}", index)
         return (UNKNOWN,)
+
+    def _of_sequence(self, elements: list[ast.expr], scope: Scope, index: Index) -> Iterable[Value]:
+        """Return what is at a place of a tuple or list that is spelled out, or what all of its elements are."""
+        if any(isinstance(each, ast.Starred) for each in elements):
+            return (UNKNOWN,)
+        if index == EACH:
+            return [value for each in elements for value in self.find(each, scope)] or (UNKNOWN,)
+        inside = isinstance(index, int) and -len(elements) <= index < len(elements)
+        return self.find(elements[int(index)], scope) if inside and index is not None else (UNKNOWN,)
 
     def _of_key(self, node: ast.Dict | ast.DictComp, key: str, scope: Scope) -> Iterable[Value]:
         """Return what a dictionary has under a key: where it is spelled out, and in assignments to that key there."""
@@ -253,8 +267,9 @@ class Kinds:
         name = name_of(node) or ""
         if isinstance(node, ast.Attribute):
             return self._of_attribute(node, name, scope, index)
-        if isinstance(node, ast.Name) and self.flow(scope).is_hidden(node):
-            return (UNKNOWN,)
+        hidden = self.flow(scope).hidden(node) if isinstance(node, ast.Name) else None
+        if hidden is not None:
+            return self._of_loop(hidden, scope, index)
         below = scope
         for each in scope.visible():
             bindings = self._holding(name, node, each, below)
@@ -329,6 +344,8 @@ class Kinds:
     def _of_binding(self, name: str, binding: Binding, scope: Scope, index: Index) -> Iterable[Value]:
         if binding.kind == "parameter":
             return self._of_parameter(name, scope, index)
+        if binding.kind == "loop":
+            return self._of_loop(binding, scope, index)
         if (
             binding.kind != "assign"
             or binding.value is None
@@ -336,6 +353,21 @@ class Kinds:
         ):
             return (UNKNOWN,)
         return self.find(binding.value, scope, index if binding.index is None else binding.index)
+
+    def _of_loop(self, binding: Binding, scope: Scope, index: Index) -> Iterable[Value]:
+        """Return what a loop or a comprehension binds in its rounds: the elements of what it goes through."""
+        iterable = binding.value
+        if iterable is None or index is not None:
+            return (UNKNOWN,)
+        if binding.index is None:
+            return self.find(iterable, scope, EACH)
+        name = self.files.dotted(iterable.func, scope) if isinstance(iterable, ast.Call) else None
+        if isinstance(iterable, ast.Call) and isinstance(binding.index, int):
+            if name == "zip" and binding.index < len(iterable.args):
+                return self.find(iterable.args[binding.index], scope, EACH)
+            if name == "enumerate" and iterable.args and binding.index == 1:
+                return self.find(iterable.args[0], scope, EACH)
+        return (UNKNOWN,)
 
     def _of_parameter(self, name: str, function: Scope, index: Index) -> list[Value]:
         found: list[Value] = []
@@ -346,6 +378,13 @@ class Kinds:
 
     def _of_call(self, node: ast.Call, scope: Scope, index: Index) -> Iterable[Value]:
         name = self.files.dotted(node.func, scope) or ""
+        if index == EACH:
+            function = self.files.function(node.func, scope)
+            if name in HOLD and node.args:
+                return self.find(node.args[0], scope, EACH)
+            if function is None:
+                return (UNKNOWN,)
+            return [_born(each, function, node, scope) for each in self._of_returns(function, EACH)]
         if index is None:
             if name in (*WRAPPERS, APEX):
                 given = (
@@ -488,3 +527,12 @@ def _prepare(value: Value, node: ast.Call, scope: Scope) -> Value:
         return Value("prepared model", node, scope, value.name, value.owner, (value,))
     kind = "prepared" if value.kind == "loader" else value.kind
     return Value(kind, node, scope, value.name, value.owner, (value,))
+
+
+def _read_key(node: ast.expr) -> int | str | None:
+    """Return the place or the key that a subscript spells out; None for others."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _read_key(node.operand)
+        return -inner if isinstance(inner, int) else None
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, (int, str)) and value != EACH else None

@@ -23,6 +23,8 @@ from ddpdoctor.source.resolve.walking import (
 
 DEEPEST = 4
 """Functions that are followed into one another from the body of a loop."""
+HOLDERS = (ast.Name, ast.Attribute, ast.Subscript)
+"""Expressions that hold an object: a variable, an attribute, an element."""
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SHARDING = ("rank", "world_size", "num_replicas", "shard", "process_index", "num_processes")
 """Parts of names that show that data is split by hand."""
@@ -79,7 +81,8 @@ def training_loops(kinds: Kinds) -> tuple[TrainingLoop, ...]:
 def _find_loops(kinds: Kinds) -> Iterator[TrainingLoop]:
     reaching = _find_reaching(kinds)
     for scope in reaching:
-        for statement, spot in kinds.flow(scope).statements:
+        flow = kinds.flow(scope)
+        for statement, spot in (*flow.statements, *flow.comprehensions):
             if not isinstance(statement, LOOPS) or not spot.is_on:
                 continue
             calls = tuple(reach(statement.body, scope, kinds))
@@ -176,7 +179,7 @@ def _calls_in(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
 def find_forwards(calls: Iterable[Place], kinds: Kinds) -> Iterator[Forward]:
     """Yield the calls of what is a model whichever way a run takes."""
     for call, scope in calls:
-        if isinstance(call.func, (ast.Name, ast.Attribute)):
+        if isinstance(call.func, HOLDERS):
             values = kinds.all_of(call.func, scope, "model", "wrapped", "prepared model")
             if values:
                 yield Forward(call, scope, values)

@@ -17,7 +17,7 @@ REDUCES = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_t
                      "all_to_all", "average_parameters"})  # fmt: skip
 """Calls by which gradients or parameters are made equal by hand."""
 OF_MODELS = frozenset({"grad", "grads", "gradient", "gradients", "param", "params", "parameter", "parameters",
-                       "weight", "weights", "data"})  # fmt: skip
+                       "weight", "weights"})  # fmt: skip
 """Words in the names of what is reduced by which it is gradients or parameters."""
 NOT_GRADIENTS = frozenset({"no_grad", "zero_grad", "set_grad_enabled", "requires_grad", "clip_grad_norm_"})
 DEEPEST = 3
@@ -136,7 +136,8 @@ def _reduces_in(member: Scope, kinds: Kinds) -> bool:
         words = {last, *names_in(call)}
         for each in (*call.args, *(keyword.value for keyword in call.keywords)):
             words |= slice_of(each, home, kinds).words
-        if any(
+        # A variable of that name is a data set, more often than not.
+        if any(isinstance(each, ast.Attribute) and each.attr == "data" for each in ast.walk(call)) or any(
             word not in NOT_GRADIENTS and not OF_MODELS.isdisjoint(word.lower().split("_")) for word in words
         ):
             return True

@@ -14,7 +14,7 @@ from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.walking import find_argument, names_in
 from ddpdoctor.source.training.freezing import freezes, read_switch
-from ddpdoctor.source.training.train_loops import TrainingLoop, training_loops
+from ddpdoctor.source.training.train_loops import HOLDERS, TrainingLoop, training_loops
 from ddpdoctor.source.training.wraps import DEEPEST, Wrap, goes_through_module, is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
@@ -109,7 +109,7 @@ def _list_users(kinds: Kinds) -> dict[ast.AST | None, list[tuple[TrainingLoop, V
             for call, scope in loop.calls
             if kinds.called(call, scope) is None
             for given in (*call.args, *(each.value for each in call.keywords))
-            if isinstance(given, (ast.Name, ast.Attribute))
+            if isinstance(given, HOLDERS)
             for value in kinds.find(given, scope)
         )
         for value in called:

@@ -10,7 +10,14 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.walking import find_calls, own_nodes
-from ddpdoctor.source.training.train_loops import Forward, TrainingLoop, is_backward, is_step, training_loops
+from ddpdoctor.source.training.train_loops import (
+    HOLDERS,
+    Forward,
+    TrainingLoop,
+    is_backward,
+    is_step,
+    training_loops,
+)
 from ddpdoctor.source.training.wraps import REDUCES
 
 OF_METRICS = re.compile(r"loss|acc|metric|meter|count|correct|total|num_|sum|avg|mean", re.IGNORECASE)
@@ -116,7 +123,7 @@ def _is_given_away(loop: TrainingLoop, wrapper: object, kinds: Kinds) -> bool:
         if isinstance(call.func, ast.Name) and call.func.id in ("isinstance", "hasattr", "getattr", "print"):
             continue
         given = [*call.args, *(each.value for each in call.keywords)]
-        named = (each for each in given if isinstance(each, (ast.Name, ast.Attribute)))
+        named = (each for each in given if isinstance(each, HOLDERS))
         if any(value.identity == wrapper for each in named for value in kinds.find(each, scope)):
             return True
     return False

@@ -12,7 +12,7 @@ from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import names_in
 from ddpdoctor.source.training.graphs import loss_of, slice_of
-from ddpdoctor.source.training.train_loops import find_backwards, is_backward, reach, training_loops
+from ddpdoctor.source.training.train_loops import HOLDERS, find_backwards, is_backward, reach, training_loops
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 
@@ -78,7 +78,7 @@ def _contexts(node: ast.expr, scope: Scope, kinds: Kinds) -> Iterator[ast.expr]:
 def _runs(call: ast.Call, scope: Scope, model: tuple[Value, ...], kinds: Kinds) -> bool:
     """Whether a call is a forward of a model, or may be: where the model is given to what is not among the files."""
     own = {each.identity for each in model}
-    found = kinds.find(call.func, scope) if isinstance(call.func, (ast.Name, ast.Attribute)) else ()
+    found = kinds.find(call.func, scope) if isinstance(call.func, HOLDERS) else ()
     if any(each.identity in own for each in found):
         return True
     if kinds.files.function(call.func, scope) is not None:

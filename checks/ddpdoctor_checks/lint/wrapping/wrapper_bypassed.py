@@ -12,7 +12,7 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import find_calls, names_in
 from ddpdoctor.source.training.graphs import Slice, loss_of, slice_of
-from ddpdoctor.source.training.train_loops import find_backwards, is_backward
+from ddpdoctor.source.training.train_loops import HOLDERS, find_backwards, is_backward
 from ddpdoctor.source.training.wraps import goes_through_module, is_certain, reduces_by_hand, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import read_line
@@ -99,7 +99,7 @@ def _steps(call: ast.Call) -> bool:
 def _find_wrapped(behind: Slice, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield where a wrapped model is called behind a loss, or may be: given to what is not among the files."""
     for call, scope in behind.calls:
-        used: list[ast.expr] = [call.func] if isinstance(call.func, (ast.Name, ast.Attribute)) else []
+        used: list[ast.expr] = [call.func] if isinstance(call.func, HOLDERS) else []
         if kinds.files.function(call.func, scope) is None:
             used += [*call.args, *(each.value for each in call.keywords)]
         if any(v.kind in ("wrapped", "prepared model") for each in used for v in kinds.find(each, scope)):
@@ -108,7 +108,7 @@ def _find_wrapped(behind: Slice, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope
 
 def _find_way(call: ast.Call, scope: Scope, kinds: Kinds) -> str | None:
     """Return how a call goes around a wrapper; None where it does not."""
-    if not isinstance(call.func, (ast.Name, ast.Attribute)):
+    if not isinstance(call.func, HOLDERS):
         return None
     models = kinds.all_of(call.func, scope, "model")
     if not models and isinstance(call.func, ast.Attribute) and call.func.attr not in PASSIVE:
