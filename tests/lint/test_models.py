@@ -64,6 +64,39 @@ def main(rank):
             step(model, optimizer, x, y)
 """
 
+LISTED = """
+class Pair:
+    def __init__(self):
+        self.nets = [DDP(net, device_ids=[0]) for net in (Net(), Critic())]
+        self.inner = [each.module for each in self.nets]
+    def step(self, x):
+        critic = self.nets[-1]
+        with torch.no_grad():
+            fake = self.inner[0](x)
+        {loss}
+        loss.backward()
+        self.optimizers[1].step()
+        {between}
+{before}
+pair = Pair()
+for x in batches:
+    pair.step(x)
+"""
+SUMMED = """
+dist.init_process_group("gloo")
+def step(model, x):
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+{before}
+model = DDP(Net())
+{between}
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+total = sum(step(model, x) for x in batches)
+{loss}
+"""
+
 
 def make(
     frame: str, loss: str = "loss = F.mse_loss({}(x), y)", between: str = "pass", before: str = "pass"
@@ -88,6 +121,9 @@ def make(
             OWN,
             "bare = model.module if hasattr(model, 'module') else model\n    loss = bare.loss(x, y)  # HERE",
         ),
+        make(LISTED, "loss = self.inner[1](fake).mean()  # HERE"),
+        make(LISTED, "loss = self.nets[1].module(fake).mean()  # HERE"),
+        make(PLAIN, "loss = net(x).sum()  # HERE") + "total = measure(data)\ndist.all_reduce(total)\n",
     ],
 )
 def test_training_goes_around_the_wrapper(source: str) -> None:
@@ -114,6 +150,11 @@ def test_training_goes_around_the_wrapper(source: str) -> None:
         make(PLAIN, "loss = net(x).sum()").replace(
             "    optimizer.step()", "    for p in net.parameters():\n        dist.all_reduce(p.grad)\n    optimizer.step()"
         ),
+        make(PLAIN, "loss = net(x).sum()") + "for each in list(weighed):\n    dist.all_reduce(each.data)\n",
+        make(LISTED, "loss = critic(fake).mean() - critic(x).mean()"),
+        make(LISTED, "loss = self.nets[1](torch.cat([fake, x])).mean()"),
+        make(LISTED, "loss = -self.inner[1](self.nets[0](x)).mean()"),
+        make(LISTED, "loss = self.inner[1](fake).mean()", between="self.inner[1] = self.nets[1]"),
         make(PLAIN, "loss = teacher(x).sum()", before="teacher = copy.deepcopy(net)"),
         make(PLAIN, "loss = net(x).sum()", before="for x in few:\n    net(x).sum().backward()").replace(
             "loss = net", "loss = model"
@@ -140,6 +181,7 @@ def test_training_goes_through_the_wrapper_or_it_cannot_be_told(source: str) -> 
         ),
         make(PLAIN, before="net.requires_grad_(False)", between="net.fc.requires_grad_(True)  # HERE"),
         make(PLAIN, between="model.half()  # HERE"),
+        make(SUMMED, "pass", between="model.module.fc = nn.Linear(2, 3)  # HERE"),
         make(LEARNER, between="self.ddp.module.fc = nn.Linear(2, 2)  # HERE"),
         make(OWN, between="model.module.resize(5)  # HERE"),
     ],

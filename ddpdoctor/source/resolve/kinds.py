@@ -18,6 +18,7 @@ from ddpdoctor.source.resolve.makers import find_class_kind, find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import PASSED, SAME, WRAPPERS
 from ddpdoctor.source.resolve.programs import Programs
+from ddpdoctor.source.resolve.sequences import EACH, HOLD, list_changed, read_key
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
 
 DEEPEST = 16
@@ -83,10 +84,6 @@ class Value:
 
 Index = int | str | None
 """Which element of a value is meant: its place in a tuple, or its key in a dictionary; None for the value itself."""
-EACH = "*"
-"""Stands for whichever element of a sequence."""
-HOLD = frozenset({"list", "tuple", "reversed", "sorted", "torch.nn.ModuleList"})
-"""What has the elements of the sequence that it is given."""
 UNKNOWN = Value("unknown")
 NONE = Value("none")
 
@@ -104,6 +101,7 @@ class Kinds:
         self.files = files
         self.programs = Programs(files, self.callers)
         self._flows: dict[Scope, Flow] = {}
+        self._changed: dict[Scope, frozenset[str]] = {}
         self._methods: dict[str, list[Scope]] | None = None
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._called: dict[ast.Call, Scope | None] = {}
@@ -202,7 +200,7 @@ class Kinds:
         if isinstance(node, (ast.Dict, ast.DictComp)) and isinstance(index, str):
             return self._of_key(node, index, scope)
         if isinstance(node, ast.Subscript) and index is None:
-            key = _read_key(node.slice)
+            key = read_key(node.slice)
             kept = self.find(node.value, scope, key) if key is not None else ()
             return kept if kept and all(each.kind != "unknown" for each in kept) else (UNKNOWN,)
         if isinstance(node, ast.Constant) and node.value is None:
@@ -350,9 +348,20 @@ class Kinds:
             binding.kind != "assign"
             or binding.value is None
             or (binding.index is not None and index is not None)
+            or ((isinstance(index, int) or index == EACH) and self._changes(name, scope))
         ):
             return (UNKNOWN,)
         return self.find(binding.value, scope, index if binding.index is None else binding.index)
+
+    def _changes(self, name: str, scope: Scope) -> bool:
+        """Whether elements of a list are put in, replaced or taken out after it was made."""
+        owner = scope.find_class() if name.startswith("self.") else None
+        classes = self.files.objects.heirs(owner) if owner is not None else ()
+        scopes = [each for one in (owner, *classes) if one is not None for each in one.functions.values()]
+        for each in scopes or [scope]:
+            if each not in self._changed:
+                self._changed[each] = frozenset(list_changed(each))
+        return any(name in self._changed[each] for each in scopes or [scope])
 
     def _of_loop(self, binding: Binding, scope: Scope, index: Index) -> Iterable[Value]:
         """Return what a loop or a comprehension binds in its rounds: the elements of what it goes through."""
@@ -527,12 +536,3 @@ def _prepare(value: Value, node: ast.Call, scope: Scope) -> Value:
         return Value("prepared model", node, scope, value.name, value.owner, (value,))
     kind = "prepared" if value.kind == "loader" else value.kind
     return Value(kind, node, scope, value.name, value.owner, (value,))
-
-
-def _read_key(node: ast.expr) -> int | str | None:
-    """Return the place or the key that a subscript spells out; None for others."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _read_key(node.operand)
-        return -inner if isinstance(inner, int) else None
-    value = node.value if isinstance(node, ast.Constant) else None
-    return value if isinstance(value, (int, str)) and value != EACH else None

@@ -40,7 +40,7 @@ def find_in_loops(kinds: Kinds, told: set[ast.AST]) -> Iterator[SourceFact]:
             wrapper = _wrapper_of(forward, kinds) if forward.call not in told else None
             if forward.scope is not loop.scope and not _steps(wrapper, forward.scope, kinds):
                 continue
-            if wrapper is None or _is_without_gradients(forward.call, forward.scope):
+            if wrapper is None or is_without_gradients(forward.call, forward.scope):
                 continue
             if any(_counts(each, forward, wrapper, kinds) for each in loop.wrapped):
                 continue
@@ -108,7 +108,7 @@ def _counts(other: Forward, forward: Forward, wrapper: object, kinds: Kinds) -> 
     """Whether another call goes through the same wrapper, in a run in which the first call is made too."""
     if all(each.identity != wrapper for each in other.values):
         return False
-    if _is_without_gradients(other.call, other.scope):
+    if is_without_gradients(other.call, other.scope):
         return False  # an evaluation between the steps
     if other.scope is not forward.scope:  # one function takes its own steps, as those of two networks do
         return not (_takes_step(other.scope, kinds) and _takes_step(forward.scope, kinds))
@@ -144,7 +144,8 @@ def _reduces_in(member: Scope, kinds: Kinds) -> bool:
     )
 
 
-def _is_without_gradients(call: ast.Call, scope: Scope) -> bool:
+def is_without_gradients(call: ast.Call, scope: Scope) -> bool:
+    """Whether a call stands where no gradients are recorded."""
     for node in own_nodes(scope.node):
         if isinstance(node, (ast.With, ast.AsyncWith)) and any(each is call for each in ast.walk(node)):
             heads = " ".join(ast.unparse(item.context_expr) for item in node.items)

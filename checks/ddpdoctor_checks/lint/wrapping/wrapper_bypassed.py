@@ -16,7 +16,7 @@ from ddpdoctor.source.training.train_loops import HOLDERS, find_backwards, is_ba
 from ddpdoctor.source.training.wraps import goes_through_module, is_certain, reduces_by_hand, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import read_line
-from ddpdoctor_checks.lint.wrapping.module_called import find_in_loops
+from ddpdoctor_checks.lint.wrapping.module_called import find_in_loops, is_without_gradients
 
 PASSIVE = frozenset({"parameters", "named_parameters", "buffers", "state_dict", "load_state_dict", "train", "eval",
                      "to", "zero_grad", "modules", "named_modules", "children", "requires_grad_", "cuda"})  # fmt: skip
@@ -44,7 +44,9 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
             if not all(at is home and kinds.flow(home).sets_apart(inner, other) for other, at in wrapped):
                 continue  # or another step of the same run goes through the wrapper
             way = _find_way(inner, home, kinds)
-            if way is not None and inner not in told and not reduces_by_hand(home, kinds):
+            if way is None or inner in told or is_without_gradients(inner, home):
+                continue
+            if not reduces_by_hand(home, kinds):
                 told.add(inner)
                 noticed = RelatedPlace("noticed", scope.place(call))
                 place = home.place(inner)
