@@ -104,6 +104,7 @@ FACTS = {
     "silent-no-sync-shifted-window": {"DDP008"},
     "silent-no-sync-without-forward": {"DDP007"},
     "silent-optimizer-restored-on-one": {"NUM006"},
+    "silent-prefix-passed-over": {"CKP004"},
     "silent-rate-plateau": {"NUM005"},
     "silent-rate-plateau-in-trainer": {"NUM005"},
     "silent-rollback-by-own-loss": {"NUM005"},

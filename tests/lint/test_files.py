@@ -54,6 +54,7 @@ WRONG = [
     ("CKP003", "warning", START + "state = torch.load(args.resume)  # here\nparts = state['model']\nkept = {k: v for k, v in parts.items()}\nmodel.load_state_dict(kept, strict=False)\n"),
     ("CKP003", "warning", "def resume(model):\n    if os.path.isfile(args.resume):\n        saved = torch.load(args.resume, weights_only=True)  # here\n        model.load_state_dict(saved)\ndist.init_process_group(backend='nccl')\nresume(torch.nn.Linear(2, 2))\n"),
     ("CKP004", "error", WRAPPED + "if rank == 0:\n    torch.save(model.state_dict(), 'a.pt')\ndist.barrier()\nfresh = torch.nn.Linear(2, 2)\nfresh.load_state_dict(torch.load('a.pt', map_location='cpu'))  # here\n"),
+    ("CKP004", "error", WRAPPED + "if rank == 0:\n    torch.save(model.state_dict(), 'a.pt')\ndist.barrier()\nfresh = torch.nn.Linear(2, 2)\nfresh.load_state_dict(torch.load('a.pt', map_location='cpu'), strict=False)  # here\n"),
     ("CKP004", "error", WRAPPED + "if rank == 0:\n    torch.save({'net': model.module.state_dict(), 'epoch': 1}, 'a.pt')\ndist.barrier()\nsaved = torch.load('a.pt', map_location='cpu')\nmodel.load_state_dict(saved['net'])  # here\n"),
     ("CKP004", "error",
      """\
@@ -148,7 +149,6 @@ RIGHT = [
     WRAPPED + "if rank == 0:\n    torch.save(model.state_dict(), 'a.pt')\ndist.barrier()\nmodel.load_state_dict(torch.load('a.pt', map_location='cpu'))\n",
     WRAPPED + "if rank == 0:\n    torch.save(model.state_dict(), 'a.pt')\ndist.barrier()\nstate = torch.load('a.pt', map_location='cpu')\n"
     "state = {key.removeprefix('module.'): value for key, value in state.items()}\nnet.load_state_dict(state)\n",
-    WRAPPED + "if rank == 0:\n    torch.save(model.state_dict(), 'a.pt')\ndist.barrier()\nnet.load_state_dict(torch.load('a.pt', map_location='cpu'), strict=False)\n",
     WRAPPED + "if rank == 0:\n    torch.save(model.state_dict(), 'a.pt')\ndist.barrier()\nnet.load_state_dict(torch.load('pretrained.pt', map_location='cpu'))\n",
     START + "os.makedirs('runs', exist_ok=True)\n",
     START + "if local_rank == 0:\n    os.makedirs('runs')\n",

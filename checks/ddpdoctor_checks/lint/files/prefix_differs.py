@@ -29,7 +29,7 @@ BARE = ("model",)
 def find_prefixes(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where the state of a wrapped model is loaded into one that is not, or the reverse (``prefix-differs``).
 
-    saved: ``wrapped`` or ``bare``. The line that saves is beside it.
+    saved: ``wrapped`` or ``bare``. silent: there where ``strict=False`` lets it pass. The line that saves is beside it.
     """
     if not trace.joins:
         return
@@ -44,9 +44,10 @@ def find_prefixes(trace: Trace, files: Files) -> Iterator[SourceFact]:
         call = step.call
         if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
             continue
-        strict = find_keyword(call, "strict", 1)
-        if not call.args or (isinstance(strict, ast.Constant) and not strict.value):
+        if not call.args:
             continue
+        strict = find_keyword(call, "strict", 1)
+        lax = {"silent": "yes"} if isinstance(strict, ast.Constant) and not strict.value else {}
         source = _find_source(call.args[0], step, ways)
         kinds = {kind for kind, _ in saved.get(source, ())} if source is not None else set()
         own = _kind_of(call.func.value, step.scope, files)
@@ -58,7 +59,7 @@ def find_prefixes(trace: Trace, files: Files) -> Iterator[SourceFact]:
             and source is not None
         ):
             what, writer = saved[source][0]
-            yield ways.tell("prefix-differs", step, saved=what, beside=writer)
+            yield ways.tell("prefix-differs", step, saved=what, beside=writer, **lax)
 
 
 def _states(node: ast.expr, scope: Scope) -> Iterator[tuple[str | None, ast.expr]]:
@@ -144,6 +145,8 @@ def tell_prefix(evidence: Evidence) -> Iterable[Finding]:
                 f"{line} loads into the wrapper what {saved} saved from the bare model: no key begins with "
             )
             message += "module."
+        if "silent" in fact.details:
+            message += " Nothing is loaded, and with strict=False no error reports it."
         yield tell_fact(
             fact,
             message,
