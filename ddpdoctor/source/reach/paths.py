@@ -74,7 +74,7 @@ class PathReader:
         self._found: dict[Scope, list[Found]] = {}
         self._ways: list[list[Found]] = []
         self._losses = LossReader(files)
-        self._reduced = ReducedReader(files)
+        files.find_reduced = ReducedReader(files).find_all
         self._handlers = Handlers(files, self._differs, self._ranks.rank)
         self._unknowns = Unknowns(files, self.summarise)
         self._reader = ExpressionReader(
@@ -82,7 +82,7 @@ class PathReader:
         )
         for module in files.modules:
             for scope in module.walk():
-                self._prepare(scope)
+                self._mark_spawned(scope)
 
     def _note(self, found: Iterable[Found]) -> None:
         self._ways[-1] += found
@@ -105,15 +105,14 @@ class PathReader:
             told += tell_uneven(drop_pairs(found))
         return tuple(sorted(told, key=lambda each: (each.call.cell or 0, each.call.line, each.call.column)))
 
-    def _prepare(self, scope: Scope) -> None:
-        """Note which names a collective has made equal, and what mp.spawn starts."""
+    def _mark_spawned(self, scope: Scope) -> None:
+        """Note what mp.spawn starts."""
         for node in find_calls(scope):
             name = self.files.dotted(node.func, scope) or ""
             if name in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes") and node.args:
                 function = self.files.function(node.args[0], scope)
                 if function is not None:
                     function.spawned = True
-        scope.reduced |= self._reduced.find_all(scope)
 
     def summarise(self, scope: Scope) -> tuple[Call, ...]:
         """Return the collectives that each rank makes which calls a function (or runs a module)."""

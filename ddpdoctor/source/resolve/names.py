@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.files.reading import Script
@@ -26,6 +26,8 @@ class Files:
         self._related: dict[Scope, set[Scope]] = {}
         self._homes = Modules(self.modules)
         self.objects = Objects(self.modules, self.find_class, self._by_plain_name, self.dotted)
+        self.find_reduced: Callable[[Scope], set[str]] = _find_none
+        """Returns the variables of a function that a collective has made equal on all ranks."""
         self._functions: dict[tuple[ast.expr, Scope], Scope | None] = {}
 
     def dotted(self, node: ast.expr, scope: Scope) -> str | None:
@@ -179,3 +181,8 @@ class Files:
 def name_calls(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, str]]:
     """Yield the calls that stand in a scope itself with their dotted names, in order of the lines."""
     return ((call, files.dotted(call.func, scope) or "") for call in find_calls(scope))
+
+
+def _find_none(_: Scope) -> set[str]:
+    """Stand in for what knows collectives, where only names are asked for."""
+    return set()

@@ -209,14 +209,14 @@ class RankReader:
                     return True
             elif isinstance(each, ast.BinOp):
                 waiting += [(each.left, home), (each.right, home)]
-            elif isinstance(each, ast.Name) and each.id not in home.reduced:
+            elif isinstance(each, ast.Name) and each.id not in self.files.find_reduced(home):
                 where, values = home.lookup(each.id) or (home, [])
                 waiting += [(value, where) for value in values if value not in seen]
                 seen.update(values)
         return False
 
     def _read_name(self, node: ast.Name | ast.Attribute, scope: Scope, depth: int) -> Difference | None:
-        if isinstance(node, ast.Name) and node.id in scope.reduced:
+        if isinstance(node, ast.Name) and node.id in self.files.find_reduced(scope):
             return None
         present = self._read_presence(node, scope, depth)
         if present is not None:
@@ -240,7 +240,9 @@ class RankReader:
     def _read_presence(self, node: ast.expr, scope: Scope, depth: int) -> Difference | None:
         """Return how ranks differ in whether a variable is None: it is bound to more below a test on the rank alone."""
         found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
-        if not isinstance(node, ast.Name) or found is None or node.id in scope.reduced | found[0].reduced:
+        if not isinstance(node, ast.Name) or found is None:
+            return None
+        if any(node.id in self.files.find_reduced(each) for each in (scope, found[0])):
             return None
         home, values = found
         if (

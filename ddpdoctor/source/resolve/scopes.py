@@ -34,8 +34,6 @@ class Scope:
     """Attribute of ``self`` -> what the methods of a class assign to it."""
     makers: dict[ast.expr, Scope] = field(default_factory=dict)
     """Value assigned to an attribute of ``self`` -> the method of the class in which it stands."""
-    reduced: set[str] = field(default_factory=set)
-    """Names that a collective has made equal on all ranks."""
     spawned: bool = False
     """Whether ``mp.spawn`` calls it, with the rank as first argument."""
     calls: tuple[ast.Call, ...] | None = None

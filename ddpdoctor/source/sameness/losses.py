@@ -309,7 +309,7 @@ class LossReader:
         """Return ``loss`` or ``random`` for what a value hangs on; None where it may be equal on all ranks."""
         inside = list(self._list_own(node, scope))
         names = [each for each in inside if isinstance(each, ast.Name)]
-        if scope.reduced.intersection(each.id for each in names):
+        if self._files.find_reduced(scope).intersection(each.id for each in names):
             return None
         if any(self.is_output(each, scope, own=True) for each in names):
             return "loss"

@@ -45,6 +45,7 @@ class ReducedReader:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._changed: dict[Scope, frozenset[str]] = {}
+        self._found: dict[Scope, set[str]] = {}
 
     def find_all(self, scope: Scope) -> set[str]:
         """Return the variables of a function that its calls make equal on all ranks, and what these are elements of.
@@ -52,6 +53,11 @@ class ReducedReader:
         Args:
             scope: the function.
         """
+        if scope not in self._found:
+            self._found[scope] = self._find_all(scope)
+        return self._found[scope]
+
+    def _find_all(self, scope: Scope) -> set[str]:
         found = set().union(*(self.find(call, scope) for call in find_calls(scope)))
         for loop in own_nodes(scope.node) if found else ():
             if isinstance(loop, (ast.For, ast.AsyncFor)) and not found.isdisjoint(_list_names([loop.target])):
