@@ -309,3 +309,53 @@ def test_what_is_wrapped_once_more_after_the_change(part: str | None, found: lis
     made = {"after": "pass", "again": "pass"}
     text = REWRAPS.format(**made | ({part: "self.wrap()"} if part is not None else {}))
     assert [each.code for each in lint(text) if each.code == "DDP006"] == found
+
+
+KEEPER = """
+class Keeper:
+    def __init__(self, path, enabled=True):
+        self.path, self.enabled = path, enabled
+    def agree(self):
+        {leave}
+        dist.barrier()
+def report(value, first):
+    if first:
+        print(value)
+        {inside}
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+{made}
+keeper.agree()
+report(1, {first})
+dist.destroy_process_group()
+"""
+ENABLED = "keeper = Keeper('a', enabled=rank == 0)"
+
+
+@pytest.mark.parametrize(
+    ("leave", "inside", "made", "first", "line"),
+    [
+        ("if not self.enabled:\n            return", "", ENABLED, "rank == 0", "if not self.enabled"),
+        ("pass", "dist.barrier()", ENABLED, "rank == 0", "dist.barrier()"),
+        ("pass", "dist.barrier()", ENABLED, "rank == 0 or dist.get_world_size() == 1", "dist.barrier()"),
+        (
+            "if not self.enabled:\n            return",
+            "",
+            "keeper = Keeper('a', enabled=args.resume)",
+            "True",
+            "",
+        ),
+        ("if not self.enabled:\n            return", "", "keeper = Keeper('a')", "True", ""),
+        ("if not self.enabled:\n            return", "", f"{ENABLED}\nother = Keeper('b', True)", "True", ""),
+        ("if not self.enabled:\n            print('no')", "", ENABLED, "True", ""),
+        ("pass", "dist.barrier()", ENABLED, "args.verbose", ""),
+        ("pass", "dist.barrier()", f"{ENABLED}\nreport(2, rank != 0)", "rank == 0", ""),
+    ],
+)
+def test_rank_test_that_is_handed_on(leave: str, inside: str, made: str, first: str, line: str) -> None:
+    source = HEAD + KEEPER.format(leave=leave, inside=inside or "pass", made=made, first=first)
+    found = [each for each in lint(source, head="") if each.code in ("COL002", "COL003")]
+    lines = source.splitlines()
+    assert [any(line in lines[place.line - 1] for place in each.where) for each in found] == [True] * bool(
+        line
+    )

@@ -82,6 +82,32 @@ pair = Pair()
 for x in batches:
     pair.step(x)
 """
+STAGED = """
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 2), nn.Linear(2, 2)
+    def freeze(self):
+        self.body.requires_grad_(False)
+    def forward(self, x):
+        return self.head(self.body(x))
+class Stages:
+    def __init__(self, net, at):
+        self.net, self.at = net, at
+    def begin(self, epoch):
+        if epoch == self.at:
+            self.net.body.requires_grad_(True)
+dist.init_process_group("gloo")
+net = Deep()
+{before}
+model = DDP(net)
+stages = Stages(net, at=3)
+for epoch in range(9):
+    {between}
+    for x in batches:
+        loss = model(x).sum()
+        loss.backward()
+"""
 SUMMED = """
 dist.init_process_group("gloo")
 def step(model, x):
@@ -181,6 +207,9 @@ def test_training_goes_through_the_wrapper_or_it_cannot_be_told(source: str) -> 
         ),
         make(PLAIN, before="net.requires_grad_(False)", between="net.fc.requires_grad_(True)  # HERE"),
         make(PLAIN, between="model.half()  # HERE"),
+        make(STAGED, before="net.freeze()", between="stages.begin(epoch)").replace(
+            "(True)", "(True)  # HERE"
+        ),
         make(SUMMED, "pass", between="model.module.fc = nn.Linear(2, 3)  # HERE"),
         make(LEARNER, between="self.ddp.module.fc = nn.Linear(2, 2)  # HERE"),
         make(OWN, between="model.module.resize(5)  # HERE"),
@@ -194,6 +223,8 @@ def test_parameters_are_changed_after_the_wrap(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
+        make(STAGED, between="stages.begin(epoch)"),
+        make(STAGED, before="net.freeze()", between="other.begin(epoch)"),
         make(PLAIN, before="net.fc = nn.Linear(2, 3)"),
         make(PLAIN, between="net.fc = nn.Linear(2, 3)\nmodel = DDP(net)"),
         make(PLAIN, between="model.module.steps = 5"),

@@ -18,7 +18,7 @@ from ddpdoctor.source.resolve.makers import find_class_kind, find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import PASSED, SAME, WRAPPERS
 from ddpdoctor.source.resolve.programs import Programs
-from ddpdoctor.source.resolve.sequences import EACH, HOLD, list_changed, read_key
+from ddpdoctor.source.resolve.sequences import EACH, HOLD, VALUES, list_changed, read_key
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
 
 DEEPEST = 16
@@ -197,6 +197,10 @@ class Kinds:
             return self._of_sequence(node.elts, scope, index)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)) and (isinstance(index, int) or index == EACH):
             return self.find(node.elt, scope)
+        if isinstance(node, (ast.Dict, ast.DictComp)) and index == VALUES:
+            values = [node.value] if isinstance(node, ast.DictComp) else node.values
+            spread = isinstance(node, ast.Dict) and None in node.keys
+            return self._of_sequence(values, scope, EACH) if not spread else (UNKNOWN,)
         if isinstance(node, (ast.Dict, ast.DictComp)) and isinstance(index, str):
             return self._of_key(node, index, scope)
         if isinstance(node, ast.Subscript) and index is None:
@@ -348,7 +352,7 @@ class Kinds:
             binding.kind != "assign"
             or binding.value is None
             or (binding.index is not None and index is not None)
-            or ((isinstance(index, int) or index == EACH) and self._changes(name, scope))
+            or ((isinstance(index, int) or index in (EACH, VALUES)) and self._changes(name, scope))
         ):
             return (UNKNOWN,)
         return self.find(binding.value, scope, index if binding.index is None else binding.index)
@@ -368,6 +372,12 @@ class Kinds:
         iterable = binding.value
         if iterable is None or index is not None:
             return (UNKNOWN,)
+        method = iterable.func if isinstance(iterable, ast.Call) else None
+        if isinstance(method, ast.Attribute) and (method.attr, binding.index) in (
+            ("values", None),
+            ("items", 1),
+        ):
+            return self.find(method.value, scope, VALUES)
         if binding.index is None:
             return self.find(iterable, scope, EACH)
         name = self.files.dotted(iterable.func, scope) if isinstance(iterable, ast.Call) else None
@@ -387,13 +397,13 @@ class Kinds:
 
     def _of_call(self, node: ast.Call, scope: Scope, index: Index) -> Iterable[Value]:
         name = self.files.dotted(node.func, scope) or ""
-        if index == EACH:
+        if index in (EACH, VALUES):
             function = self.files.function(node.func, scope)
             if name in HOLD and node.args:
-                return self.find(node.args[0], scope, EACH)
+                return self.find(node.args[0], scope, index)
             if function is None:
                 return (UNKNOWN,)
-            return [_born(each, function, node, scope) for each in self._of_returns(function, EACH)]
+            return [_born(each, function, node, scope) for each in self._of_returns(function, index)]
         if index is None:
             if name in (*WRAPPERS, APEX):
                 given = (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.walking import find_argument
 
 VARIABLES = frozenset({"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK",
                        "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "GROUP_RANK"})  # fmt: skip
@@ -222,7 +223,12 @@ class RankReader:
         if present is not None:
             return replace(present, certain=False)  # what is bound may be empty or zero
         found = self._values(node, scope)
-        reads = [self.read(value, found[0], depth + 1) for value in _known(found[1])] if found else []
+        if found and found[1] == [UNKNOWN] and isinstance(node, ast.Name) and node.id in found[0].parameters:
+            given = self._read_given(node.id, found[0], depth)
+            if given is not None:
+                return given
+        home, values = found if found is not None else (scope, [])
+        reads = [self.read(each, home.makers.get(each, home), depth + 1) for each in _known(values)]
         for read in reads:
             if read is not None:
                 # what is bound to something else as well may have been agreed on
@@ -236,6 +242,17 @@ class RankReader:
             return Difference(HELPER, False, ZERO)
         rank = self.rank(node, scope, depth)
         return Difference("rank", True, ZERO, positive=False) if rank else None
+
+    def _read_given(self, parameter: str, function: Scope, depth: int) -> Difference | None:
+        """Return how ranks differ in a parameter: where all calls of the function ask ranks for it, and in one way."""
+        kept: Difference | None = None
+        for call, home in self.files.objects.callers(function):
+            given = find_argument(call, function, parameter)
+            read = self.read(given, home, depth + 1) if given is not None else None
+            if read is None or (kept is not None and (read.key, read.positive) != (kept.key, kept.positive)):
+                return None
+            kept = read if kept is None else replace(kept, certain=kept.certain and read.certain)
+        return kept
 
     def _read_presence(self, node: ast.expr, scope: Scope, depth: int) -> Difference | None:
         """Return how ranks differ in whether a variable is None: it is bound to more below a test on the rank alone."""

@@ -11,10 +11,14 @@ from ddpdoctor.source.resolve.walking import own_nodes
 
 EACH = "*"
 """Stands for whichever element of a sequence."""
-HOLD = frozenset({"list", "tuple", "reversed", "sorted", "torch.nn.ModuleList"})
-"""What has the elements of the sequence that it is given."""
-CHANGES = frozenset({"append", "extend", "insert", "pop", "remove", "clear", "reverse", "sort"})
-"""Methods of a list that change which elements it has."""
+VALUES = "**"
+"""Stands for whichever value of a dictionary."""
+HOLD = frozenset({"list", "tuple", "reversed", "sorted", "torch.nn.ModuleList", "torch.nn.ModuleDict"})
+"""What has the elements of what it is given."""
+CHANGES = frozenset(
+    {"append", "extend", "insert", "pop", "remove", "clear", "reverse", "sort", "update", "setdefault"}
+)
+"""Methods of a list or a dictionary that change which elements it has."""
 
 
 def read_key(node: ast.expr) -> int | str | None:
@@ -23,7 +27,7 @@ def read_key(node: ast.expr) -> int | str | None:
         inner = read_key(node.operand)
         return -inner if isinstance(inner, int) else None
     value = node.value if isinstance(node, ast.Constant) else None
-    return value if isinstance(value, (int, str)) and value != EACH else None
+    return value if isinstance(value, (int, str)) and value not in (EACH, VALUES) else None
 
 
 def list_changed(scope: Scope) -> Iterator[str]:

@@ -59,6 +59,10 @@ def _read_helper(call: ast.Call, function: Scope, kinds: Kinds) -> tuple[ast.exp
         moved = _substitute(part, function, call)
         if own is None or not _is_bool(own) or moved is None:
             return None
+        if ast.literal_eval(own) and any(
+            isinstance(each, ast.Name) and each.id == "self" for each in ast.walk(part)
+        ):
+            return None  # what a method trains of its own object is told at its own line
         found.append((moved, bool(ast.literal_eval(own))))
     return found[0] if len(found) == 1 else None
 
@@ -93,6 +97,8 @@ def _substitute(node: ast.expr, function: Scope, call: ast.Call, depth: int = 0)
         )
     if not isinstance(node, ast.Name) or depth > 3:
         return None
+    if node.id == "self" and function.find_class() is not None:  # of a method: what it is called of
+        return call.func.value if isinstance(call.func, ast.Attribute) else None
     if node.id in function.parameters and len(function.bound.get(node.id, ())) == 1:
         return find_argument(call, function, node.id)
     values = function.bound.get(node.id, [])

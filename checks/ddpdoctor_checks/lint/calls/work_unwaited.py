@@ -219,19 +219,31 @@ def _is_read_once(name: str, scope: Scope) -> bool:
 
 
 def _is_forgotten(function: ast.expr, module: Scope, files: Files) -> bool:
-    """Whether it is ``append`` of a list with which the files do nothing but make it and add to it."""
+    """Whether it is ``append`` of a list with which the files do nothing but make, count and clear it."""
     if not isinstance(function, ast.Attribute) or function.attr != "append":
         return False
     name = _name_list(function.value)
     nodes = [node for each in files.find_related(module) for node in ast.walk(each.node)]
-    added = {id(each.value) for each in nodes if isinstance(each, ast.Attribute) and each.attr == "append"}
+    unread = {id(inner) for each in nodes for inner in _list_unread(each)}
     return name is not None and not any(
         isinstance(each, (ast.Name, ast.Attribute))
         and isinstance(each.ctx, ast.Load)
-        and id(each) not in added
+        and id(each) not in unread
         and (_name_list(each) == name or getattr(each, "attr", "") == name.rpartition(".")[2])
         for each in nodes
     )
+
+
+def _list_unread(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the lists of which a node takes no element: it adds to one, clears it, or asks how long it is."""
+    if isinstance(node, ast.Attribute) and node.attr in ("append", "clear"):
+        yield node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
+        yield from node.args
+    elif isinstance(node, (ast.If, ast.While, ast.Assert)):
+        yield node.test
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node.operand
 
 
 def _name_list(node: ast.expr) -> str | None:

@@ -179,7 +179,7 @@ def _has_parameters(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
 def _find_change_within(
     statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds
 ) -> tuple[tuple[str, str], ast.stmt, Scope] | None:
-    """Return what a function or a callback changes of the wrapped model that it is given, on some way in it.
+    """Return what a function or a callback changes of the wrapped model that it is given or keeps, on some way in it.
 
     Of an object that is not known, such as one of a list of callbacks, it is a method of that name.
     """
@@ -202,12 +202,16 @@ def _find_change_within(
             for part in parts:
                 root, path = _root(part)
                 parameter = _find_parameter(root, function)
-                argument = find_argument(call, function, parameter) if parameter is not None else None
-                if argument is None or not _belongs(argument, scope, wrap, kinds):
+                # What the call gives for it, or what its object was given and keeps.
+                given = find_argument(call, function, parameter) if parameter is not None else root
+                home = scope if parameter is not None else function
+                if parameter is None and called is None:
+                    continue  # an object that is not known is one of that class by the name of the method alone
+                if given is None or not _belongs(given, home, wrap, kinds):
                     continue
                 if switch is None:
                     return ("replaced", ast.unparse(part)), inner, function
-                if _was_frozen_at((*_root(argument)[1], *path), wrap, kinds):
+                if _was_frozen_at((*_root(given)[1], *path), wrap, kinds):
                     return ("unfrozen", ast.unparse(part)), inner, function
     return None
 
