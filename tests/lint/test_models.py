@@ -225,6 +225,7 @@ def test_parameters_are_changed_after_the_wrap(source: str) -> None:
     [
         make(STAGED, between="stages.begin(epoch)"),
         make(STAGED, before="net.freeze()", between="other.begin(epoch)"),
+        make(STAGED, before="net.freeze()", between="Stages(net, at=5)"),
         make(PLAIN, before="net.fc = nn.Linear(2, 3)"),
         make(PLAIN, between="net.fc = nn.Linear(2, 3)\nmodel = DDP(net)"),
         make(PLAIN, between="model.module.steps = 5"),

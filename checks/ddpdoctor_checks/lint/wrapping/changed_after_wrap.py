@@ -205,8 +205,8 @@ def _find_change_within(
                 # What the call gives for it, or what its object was given and keeps.
                 given = find_argument(call, function, parameter) if parameter is not None else root
                 home = scope if parameter is not None else function
-                if parameter is None and called is None:
-                    continue  # an object that is not known is one of that class by the name of the method alone
+                if parameter is None and (called is None or (switch is None and not path)):
+                    continue  # an object is of that class by the name of a method alone, or keeps another model
                 if given is None or not _belongs(given, home, wrap, kinds):
                     continue
                 if switch is None:
