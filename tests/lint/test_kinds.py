@@ -89,6 +89,7 @@ def kinds_at_mark(source: str, **others: str) -> list[str]:
         ("d = {'a': Net()}\nd['b'] = 1\nfor m in d.values():\n    mark(m)\n", ["unknown"]),
         ("d = {k: DDP(m) for k, m in {'a': Net()}.items()}\nfor m in d.values():\n    mark(m.module)\n", ["model"]),
         ("for m in {'a': Net()}:\n    mark(m)\n", ["unknown"]),
+        ("for m in {k: Net() for k in names}:\n    mark(m)\n", ["unknown"]),
         ("d = [[Net()]]\nfor (m,) in d:\n    mark(m)\n", ["unknown"]),
         ("mark(zip(range(3), DataLoader(x)))\n", ["loader"]),
         ("mark(zip(range(3), numbers))\n", ["unknown"]),

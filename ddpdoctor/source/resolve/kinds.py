@@ -201,7 +201,7 @@ class Kinds:
             values = [node.value] if isinstance(node, ast.DictComp) else node.values
             spread = isinstance(node, ast.Dict) and None in node.keys
             return self._of_sequence(values, scope, EACH) if not spread else (UNKNOWN,)
-        if isinstance(node, (ast.Dict, ast.DictComp)) and isinstance(index, str):
+        if isinstance(node, (ast.Dict, ast.DictComp)) and isinstance(index, str) and index != EACH:
             return self._of_key(node, index, scope)
         if isinstance(node, ast.Subscript) and index is None:
             key = read_key(node.slice)
