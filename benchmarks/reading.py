@@ -53,6 +53,8 @@ def measure_files(label: str, path: Path, folder: Path) -> list[Figure]:
         folder,
         (EXIT_OK, EXIT_FAILED),  # also where a file of another Python cannot be read
     )
+    if not file.exists():
+        raise BenchmarkError(f"lint wrote no report of {path}")
     report = json.loads(file.read_text("utf-8"))
     files = len(report["evidence"]["sources"])
     if not files:

@@ -106,6 +106,29 @@ def test_a_group_is_written_down_with_the_name_that_it_gets(watched: Watched) ->
     assert (made["signature"]["op"], str(made["tag"] - 1)) == ("new_group", used["group"]["name"])
 
 
+def test_a_call_on_a_group_that_a_rank_is_not_in_is_none_on_the_default_group(tmp_path: Path) -> None:
+    watched = torchrun(
+        tmp_path,
+        """
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        t = torch.ones(2)
+        dist.all_reduce(t)
+        alone = dist.new_group([0])
+        dist.all_reduce(t, group=alone)
+        dist.all_reduce(t)
+        """,
+    )
+    assert watched.returncode == 0, watched.stderr
+    for rank, number in ((0, 1), (1, 0)):
+        rows = [row for row in read_ring(watched.ranks()[rank]) if row["signature"].get("op") == "all_reduce"]
+        assert [row["ordinal"] for row in rows] == [1, 1, 2]
+        assert [bool(row["group"].get("default")) for row in rows] == [True, False, True]
+        assert len(rows[1]["group"].get("ranks", ())) == number
+
+
 def test_a_helper_called_from_two_lines_is_two_sites(watched: Watched) -> None:
     first, second = read_ring(watched.ranks()[0])[:2]
     inner, outer = first["site"]["frames"][:2]

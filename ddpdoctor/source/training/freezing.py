@@ -62,7 +62,7 @@ def _read_helper(call: ast.Call, function: Scope, kinds: Kinds) -> tuple[ast.exp
         if ast.literal_eval(own) and any(
             isinstance(each, ast.Name) and each.id == "self" for each in ast.walk(part)
         ):
-            return None  # what a method trains of its own object is told at its own line
+            return None  # what a method trains of its own object is reported at its own line
         found.append((moved, bool(ast.literal_eval(own))))
     return found[0] if len(found) == 1 else None
 

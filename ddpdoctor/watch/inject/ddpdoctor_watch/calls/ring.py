@@ -119,7 +119,9 @@ def begin(
             signature = intern_signature(ring, key, _describe_signature(key))
         get = given.get
         named = get("group") if given else None
-        group = ring.groups.numbers.get(getattr(named, "group_name", None)) or ring.groups.find(named)
+        # What stands for a group that a rank is not in has no name: it is not the default one.
+        called = (getattr(named, "group_name", None) or "") if named is not None else None
+        group = ring.groups.numbers.get(called) or ring.groups.find(named)
         site = ring.sites.find(frame)
         if given and get("async_op"):
             flags |= wire.ASYNC
@@ -127,6 +129,8 @@ def begin(
         if spec.two_sided:
             ring.exchanged += elements
             return _write_pair(ring, spec, given, signature, site, group, peer, flags)
+        ordinal = ring.ordinals[group] = ring.ordinals.get(group, 0) + 1
+        token = append(ring, ordinal, signature, site, group, peer, 0, flags)
         ring.elements += elements
         if reduction is not None:
             ring.summed += elements
@@ -143,8 +147,6 @@ def begin(
             _note_scattered(
                 ring, tensor if spec.tensor == spec.scattered else get(spec.scattered), group, peer
             )
-        ordinal = ring.ordinals[group] = ring.ordinals.get(group, 0) + 1
-        token = append(ring, ordinal, signature, site, group, peer, 0, flags)
         if stopwatch.state.thread > 0 and ring.groups.count_members(group) >= budget.ranks:
             stopwatch.begin_call(not flags & (wire.ASYNC | wire.END_UNKNOWN))
         if spec.settles and settle is not None and not flags & wire.ASYNC:
