@@ -52,19 +52,19 @@ def read_looks() -> float:
 
 
 def make_step(
-    torch: Any, dist: Any, parameters: int, wrap: Callable[[Any], Any] | None = None
+    torch: Any, dist: Any, parameters: int, wrap: Callable[[Any], Any] | None = None, device: str = "cpu"
 ) -> Callable[[int], None]:
     """Return a training step of a model with so many parameters; it gets the length of its loop.
 
-    ``wrap`` makes the model distributed, DistributedDataParallel unless another is given.
+    ``wrap`` makes the model distributed, DistributedDataParallel unless another is given; ``device`` is what it is on.
     """
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 64), torch.nn.ReLU()]
     layers += [torch.nn.Linear(64, 64) for _ in range(parameters // 2 - 2)]
     layers.append(torch.nn.Linear(64, 10))
-    model = (wrap or torch.nn.parallel.DistributedDataParallel)(torch.nn.Sequential(*layers))
+    model = (wrap or torch.nn.parallel.DistributedDataParallel)(torch.nn.Sequential(*layers).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    batch, labels = torch.randn(16, 64), torch.randint(0, 10, (16,))
+    batch, labels = torch.randn(16, 64).to(device), torch.randint(0, 10, (16,)).to(device)
     count = 0
 
     def step(loops: int) -> None:

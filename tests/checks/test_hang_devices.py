@@ -199,3 +199,36 @@ def test_groups_of_the_same_ranks_are_told_apart() -> None:
     assert found is not None
     assert found.code == "COL002"
     assert found.message.endswith("These are groups 1 and 2, which have the same ranks.")
+
+
+def moved(op: str, number: int, peer: int, line: int, *, returned: bool = True) -> Call:
+    call = replace(queued(op, number, line), point_to_point=True, peer=peer, returned=returned)
+    return call if returned else replace(call, took_s=None)
+
+
+def passing(sent: int) -> tuple[Stand, Stand]:
+    """A stage that has sent so much and waits for a gradient, and one that has asked for three and fetches a number."""
+    sends = [moved("send", number, 1, 10) for number in range(1, sent + 1)]
+    waits = moved("recv", 1, 1, 12, returned=False)
+    first = replace(
+        stand(0, sends, (at(12, source="dist.recv(grad, src=1)"),)),
+        call=waits,
+        counts={},
+        cpu_share=0.0,
+        state="S",
+    )
+    first = replace(first, counts={call.series: call.ordinal for call in (*sends, waits)})
+    asked = [moved("recv", number, 0, 11) for number in (1, 2, 3)]
+    return first, replace(stand(1, asked, (FETCH,)), native=IN_DRIVER)
+
+
+def test_a_receive_in_the_queue_of_a_device_waits_for_its_send() -> None:
+    found = judge(*passing(sent=2), stage="confirmed")
+    assert found is not None
+    assert found.code == "COL011"
+    assert "which has recv from rank 0, issued (train.py:11, train), in its queue" in found.message
+
+
+def test_a_device_whose_receives_were_all_sent_is_not_said_to_wait_for_one() -> None:
+    found = judge(*passing(sent=3), stage="confirmed")
+    assert found is None or found.code == "COL009"

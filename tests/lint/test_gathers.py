@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.reading import marked, rules_in_head
+from tests.lint.reading import HEAD, facts_in, marked, rules_in_head
 
 CONTRAST = """
 {head}
@@ -77,4 +77,37 @@ def test_gathered_tensors_are_part_of_a_loss(source: str) -> None:
     ],
 )
 def test_gathered_tensors_keep_their_gradient_or_are_no_part(source: str) -> None:
+    assert rules_in_head(source) == []
+
+
+BANK = """
+def gather(x):
+    parts = [torch.ones_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    return torch.cat(parts)
+net = DDP(Net())
+bank = build_bank()
+for x, y in batches:
+    z = net(x)
+    loss = {loss}
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize("loss", ["bank(z, gather(z))", "bank(z, index, everyone=gather(z)).mean()"])
+def test_gathered_beside_the_own_part_in_what_is_not_followed_is_a_question(loss: str) -> None:
+    assert [each.rule for each in facts_in(HEAD + BANK.format(loss=loss))] == ["gather-doubted"]
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("loss", ["bank(gather(z), index)", "F.mse_loss(z, gather(z)[: len(z)])"])
+def test_gathered_alone_or_in_what_is_known_is_a_finding(loss: str) -> None:
+    assert [rule for rule, _ in rules_in_head(BANK.format(loss=loss))] == ["gather-without-gradient"]
+
+
+@pytest.mark.right
+def test_what_one_caller_gathers_is_not_taken_for_what_another_does() -> None:
+    source = BANK.format(loss="bank(gather(keys(x)))").replace(
+        "    loss.backward()", "    loss.backward()\n    log(gather(z).std())"
+    )
     assert rules_in_head(source) == []

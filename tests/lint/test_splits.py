@@ -136,6 +136,7 @@ def test_workers_of_ranks_are_seeded_alike(source: str) -> None:
         "np.random.seed(worker + 100 * dist.get_rank())",
         "info = torch.utils.data.get_worker_info()\n    np.random.seed(info.seed % 2**32 + worker)",
         "base = worker + RANK\n    np.random.seed(base)",
+        "np.random.seed(np.random.get_state()[1][0] + worker)",
         "print(worker)",
     ],
 )

@@ -74,3 +74,47 @@ def test_a_step_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     done = python(tmp_path, script, "2")
     assert done.stdout == "[None, None, None]\n", done.stderr
+
+
+def test_nothing_is_freed_in_a_forked_child_of_a_program_that_uses_a_gpu(tmp_path: Path) -> None:
+    """To free what a GPU uses asks its driver, which ends a forked child: a worker of a loader, for one."""
+    start = START.replace('"fake", store=FakeStore()', '"gloo", store=dist.HashStore()')
+    script = (
+        start
+        + """
+    import os
+    from ddpdoctor_watch.training import backwards, gradients
+
+    owner = os.getpid()
+
+    class OfGPU:
+        def __del__(self):
+            if os.getpid() != owner:
+                os.write(1, b"freed in a child\\n")
+
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(16, 3))
+    for workers in (0, 1, 1):
+        for batch, in DataLoader(data, batch_size=4, num_workers=workers):
+            loss = model(batch).sum()
+            loss.backward()
+            optimizer.step()
+        backwards._numbers._slots = OfGPU()
+        numbers = [probe.numbers for watched in gradients._watched for probe in watched.probes.values()]
+        for each in numbers:
+            each._slots = OfGPU()
+        looks = len(numbers)
+        torch.mtia._initialized = True  # as where there is such a device
+        del numbers, each
+    child = os.fork()
+    if child == 0:
+        sys.exit(3)
+    print(looks > 0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    os._exit(0)
+    """
+    )
+    done = python(tmp_path, script, "1")
+    output = done.stdout
+    assert output.split("\n")[-2:] == ["True 3", ""], done.stderr
+    assert "freed" not in output

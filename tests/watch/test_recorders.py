@@ -34,6 +34,21 @@ def frame(body: bytes, status: str = "200 OK") -> bytes:
 
 
 WELL = frame(json.dumps(DUMP).encode())
+NONE = frame(b"Handler not found", "404 Not Found")
+SILENT = b""
+"""It takes the question and says nothing."""
+OF_DEVICE = {
+    **DUMP,
+    "pg_config": {"0": {"desc": "default_pg", "name": "0", "ranks": "[0, 1]"}},
+    "entries": [
+        {
+            **entry(sequence, age, over=over),
+            "process_group": ["0", "default_pg"],
+            "profiling_name": "nccl:all_reduce",
+        }
+        for sequence, age, over in ((5, 9.0, True), (6, 7.5, False))
+    ],
+}
 
 
 class Servers:
@@ -47,8 +62,18 @@ class Servers:
         self.questions: list[bytes] = []
         self._open = contextlib.ExitStack()
 
-    def add(self, answer: bytes | None, *, backend: str = "gloo", listens: bool = True) -> Ring:
-        """Add a rank; None: it takes the question and says nothing."""
+    def add(
+        self,
+        answer: bytes | None,
+        *,
+        backend: str = "gloo",
+        listens: bool = True,
+        of_device: bytes | None = None,
+    ) -> Ring:
+        """Add a rank; None: it takes the question and says nothing.
+
+        ``of_device`` is what it answers for the recorder of NCCL, by default that it has none.
+        """
         rank = len(self.rings)
         ring = Ring(self.run / f"{100 + rank}-5.ring", 100 + rank, 5, rank=rank, backend=backend)
         self.rings.append(ring)
@@ -56,17 +81,24 @@ class Servers:
             listener = self._open.enter_context(socket.socket(socket.AF_UNIX))
             listener.bind(str(name_socket(self.private, ring)))
             listener.listen()
-            threading.Thread(target=self._serve, args=(listener, answer), daemon=True).start()
+            threading.Thread(
+                target=self._serve,
+                args=(listener, answer, NONE if of_device is None else of_device),
+                daemon=True,
+            ).start()
         return ring
 
-    def _serve(self, listener: socket.socket, answer: bytes | None) -> None:
+    def _serve(self, listener: socket.socket, answer: bytes | None, of_device: bytes) -> None:
         with contextlib.suppress(OSError):
-            peer, _ = listener.accept()
-            self._open.enter_context(peer)
-            self.questions.append(peer.recv(4096))
-            if answer is not None:
-                peer.sendall(answer)
-                peer.close()
+            while True:
+                peer, _ = listener.accept()
+                self._open.enter_context(peer)
+                question = peer.recv(4096)
+                self.questions.append(question)
+                told = of_device if b"/dump_nccl_trace_json " in question else answer
+                if told is not None and told is not SILENT:
+                    peer.sendall(told)
+                    peer.close()
 
     def ask(self, *, ends: bool = False) -> list[Recorder | None]:
         stands = tuple(Stand(ring.rank or 0, ring.pid) for ring in self.rings)
@@ -186,6 +218,34 @@ def test_a_device_is_asked_only_when_the_job_is_to_end(
     assert bool(servers.questions) == asked
     if not asked:
         assert servers.problems(ends=True) == [None]
+
+
+def test_both_recorders_of_a_rank_are_asked_and_make_one_dump(servers: Servers) -> None:
+    servers.add(WELL, backend="nccl", of_device=frame(json.dumps(OF_DEVICE).encode()))
+    (told,) = servers.ask(ends=True)
+    assert told is not None
+    assert sorted(each.sequence for each in told.open) == [2, 6]
+    assert {question.split()[1] for question in servers.questions} == {
+        b"/handler/dump_nccl_trace_json",
+        b"/handler/fr_trace_json",
+    }
+    (kept,) = (servers.run / "recorder" / "0001").iterdir()
+    lost: list[str] = []
+    log = read_dumps([(kept, kept.name)], lost)
+    assert log is not None
+    assert not lost
+    (rank,) = log.ranks
+    assert list(rank.begun_ns) == sorted(rank.begun_ns)
+    assert sorted(rank.sequences) == [1, 2, 5, 6]
+
+
+@pytest.mark.parametrize("of_device", [NONE, SILENT, frame(b"[]"), frame(b'{"entries": 3}')])
+def test_one_recorder_is_enough(servers: Servers, of_device: bytes) -> None:
+    servers.add(WELL, backend="nccl", of_device=of_device)
+    (told,) = servers.ask(ends=True)
+    assert told is not None
+    assert told.problem is None
+    assert [each.sequence for each in told.open] == [2]
 
 
 def test_one_group_on_a_device_is_enough(servers: Servers) -> None:

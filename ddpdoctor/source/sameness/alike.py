@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from weakref import WeakKeyDictionary
 
+from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Frame, Trace
@@ -27,8 +28,8 @@ JOINING = frozenset({"os.path.join", "os.path.abspath", "os.path.expanduser", "o
                      "os.path.exists",
                      "os.path.isfile", "os.path.isdir", "os.listdir", "range", "any", "all", "torch.cuda.is_available",
                      "os.getcwd", "itertools.count", "torch.distributed.get_world_size", "trange", "tqdm.trange",
-                     "tqdm.auto.trange", "sorted", "reversed", "list"})  # fmt: skip
-"""Functions whose result is alike where their arguments are."""
+                     "tqdm.auto.trange", "sorted", "reversed", "list", "torch.load"})  # fmt: skip
+"""Functions whose result is alike where their arguments are. A file is taken to be the same for all ranks."""
 TEXT_METHODS = frozenset({"format", "joinpath", "with_suffix", "as_posix", "resolve", "replace", "strip", "lower",
                           "exists", "is_dir", "is_file", "get", "item", "startswith", "endswith"})  # fmt: skip
 PROPERTIES = frozenset({"property", "cached_property"})
@@ -77,7 +78,11 @@ class Values:
         if isinstance(node, ast.Subscript):
             if self._is_broadcast(node.value, scope):
                 return True
-            return self._is_setting(node.value) and not RANKLIKE.search(ast.unparse(node))
+            if RANKLIKE.search(ast.unparse(node)):
+                return False
+            return self._is_setting(node.value) or self._all_alike(
+                [node.value, node.slice], scope, frames, depth
+            )
         if isinstance(node, ast.Call):
             return self._call_alike(node, scope, frames, depth)
         if isinstance(node, ast.Attribute):
@@ -233,7 +238,19 @@ class Values:
         if node.id in SETTINGS:
             return True
         inside = frames if home is scope else ()
-        return self._all_alike(values, home, inside, depth)
+        held = self._list_held(node, home, values) if home is scope else None
+        return self._all_alike(values if held is None else held, home, inside, depth)
+
+    def _list_held(self, node: ast.Name, scope: Scope, values: Sequence[ast.expr]) -> list[ast.expr] | None:
+        """Return those of a variable's values of which it has one where it stands; None where that is not known."""
+        flow = kinds_of(self.files).flow(scope)
+        if not {id(each) for each in values} <= {id(each.value) for each in flow.bindings.get(node.id, ())}:
+            return None  # other functions assign to it as well
+        spot = flow.spot(node)
+        held = flow.holding(node.id, spot) if spot is not None else None
+        if not held or any(each.kind != "assign" or each.index is not None for each in held):
+            return None
+        return [each.value for each in held if each.value is not None]
 
     def spell(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> str:
         """Return a text that is equal for equal values; the arguments are those of `alike`."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ddpdoctor.evidence.collectives import CallLog, CallTable
 from ddpdoctor.evidence.standstill import Stand, Standstill
@@ -27,6 +28,8 @@ from ddpdoctor.watch.readers.rings import Ring
 
 LIMIT_S = 2.0
 """Seconds for the answers of all ranks together: nothing is held up for longer."""
+READING_S = 1.0
+"""Seconds more to read what came in time of ranks of which one recorder did not answer."""
 LARGEST = 16 << 20
 """Bytes of one answer; torch's default of 2,000 entries takes 1.2 MB."""
 LAST = 500
@@ -37,7 +40,10 @@ STOPPED = ("T", "t")
 """States of /proc in which no thread of a process runs."""
 FOLDER = "recorder"
 """Folder below the run directory, with a folder for each look in it."""
-_QUESTION = b"POST /handler/fr_trace_json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+HANDLER = "fr_trace_json"
+"""What answers for the recorder of gloo."""
+DEVICE_HANDLER = "dump_nccl_trace_json"
+"""What answers for the recorder of NCCL, which is one of its own (ProcessGroupNCCL registers it with the server)."""
 _HEAD = 4096
 """Bytes of an answer's head."""
 
@@ -49,7 +55,7 @@ def name_socket(private: Path, ring: Ring) -> Path:
 
 @dataclass(slots=True)
 class _Asked:
-    """One rank that has been asked, and what has come so far."""
+    """One question to a rank, and what has come of the answer so far."""
 
     ring: Ring
     socket: socket.socket
@@ -126,14 +132,24 @@ class Recorders:
 def _ask(
     rings: Sequence[Ring], private: Path, store: _Store, deadline: float, told: dict[int, CallLog | str]
 ) -> None:
-    """Find out what each rank's recorder holds, or why it tells nothing."""
+    """Find out what each rank's recorders hold, or why they tell nothing."""
+    answers: dict[int, list[bytes | str]] = {ring.pid: [] for ring in rings}
+    missing = {ring.pid: 1 + _may_use_device(ring) for ring in rings}
+    by_pid = {ring.pid: ring for ring in rings}
+
+    def take(pid: int, answer: bytes | str, more_s: float = 0.0) -> None:
+        answers[pid].append(answer)
+        if len(answers[pid]) == missing[pid]:
+            told[pid] = _read(answers[pid], by_pid[pid], store, deadline + more_s)
+
     with selectors.DefaultSelector() as selector:
         for ring in rings:
-            try:
-                asked = _Asked(ring, _connect(name_socket(private, ring)))
-                selector.register(asked.socket, selectors.EVENT_READ, asked)
-            except OSError as problem:
-                told[ring.pid] = _explain(problem)
+            for handler in (DEVICE_HANDLER, HANDLER)[-missing[ring.pid] :]:
+                try:
+                    asked = _Asked(ring, _connect(name_socket(private, ring), handler))
+                    selector.register(asked.socket, selectors.EVENT_READ, asked)
+                except OSError as problem:
+                    take(ring.pid, _explain(problem))
         try:
             while selector.get_map() and (left := deadline - time.monotonic()) > 0:
                 for key, _ in selector.select(left):
@@ -142,11 +158,12 @@ def _ask(
                     if answer is not None:
                         selector.unregister(asked.socket)
                         asked.socket.close()
-                        told[asked.ring.pid] = _read(answer, asked.ring, store, deadline)
+                        take(asked.ring.pid, answer)
         finally:
             for key in list(selector.get_map().values()):
                 key.data.socket.close()
-                told[key.data.ring.pid] = f"it did not respond within {LIMIT_S:.0f} s"
+                # What its other recorder has answered in time is read yet.
+                take(key.data.ring.pid, f"it did not respond within {LIMIT_S:.0f} s", READING_S)
 
 
 def _refrain(ring: Ring, stand: Stand, *, ends: bool) -> str | None:
@@ -173,12 +190,13 @@ def _may_use_device(ring: Ring) -> bool:
     return any(each != "gloo" for each in (backend, *groups))
 
 
-def _connect(path: Path) -> socket.socket:
+def _connect(path: Path, handler: str) -> socket.socket:
     asking = socket.socket(socket.AF_UNIX)
+    head = f"POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     try:
         asking.setblocking(False)
         asking.connect(str(path))
-        asking.send(_QUESTION)
+        asking.send(head.encode())
     except OSError:
         asking.close()
         raise
@@ -205,8 +223,33 @@ def _receive(asked: _Asked) -> bytes | str | None:
     return None if part else bytes(asked.data)
 
 
-def _read(answer: bytes | str, ring: Ring, store: _Store, deadline: float) -> CallLog | str:
-    """Keep an answer as a dump, and return what it says, or why it says nothing."""
+def _read(answers: Sequence[bytes | str], ring: Ring, store: _Store, deadline: float) -> CallLog | str:
+    """Keep the answers of a rank as one dump, and return what it says, or why it says nothing."""
+    bodies = [_find_body(each) for each in answers]
+    good = [each for each in bodies if isinstance(each, bytes)]
+    if not good:
+        return next(each for each in bodies if isinstance(each, str))
+    if time.monotonic() > deadline:
+        return (
+            store.keep(f"rank_{ring.rank or 0}.json", good[0])
+            or "its answer was saved, but came too late to be read"
+        )
+    problem = "its answer is not a Flight Recorder dump"
+    read = [whole for each in good if (whole := _load(each)) is not None]
+    if not read:
+        return problem
+    whole = _join(read)
+    rows = Rows(CallTable())
+    try:
+        take_entries(whole, rows, LAST)
+        dump = _pickle(whole)
+    except (ValueError, RecursionError, NotPlain):
+        return problem
+    return store.keep(f"rank_{ring.rank or 0}", dump) or rows.table.log([rows.finish(ring.rank or 0)])
+
+
+def _find_body(answer: bytes | str) -> bytes | str:
+    """Return what a server answered, or what is wrong with it."""
     if isinstance(answer, str):
         return answer
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -218,21 +261,34 @@ def _read(answer: bytes | str, ring: Ring, store: _Store, deadline: float) -> Ca
             "this torch's recorder does not respond to it (HTTP status "
             f"{status[1][:3].decode('ascii', 'replace')})"
         )
-    if time.monotonic() > deadline:
-        return (
-            store.keep(f"rank_{ring.rank or 0}.json", body)
-            or "its answer was saved, but came too late to be read"
-        )
+    return body
+
+
+def _load(body: bytes) -> dict[str, Any] | None:
     try:
         whole = json.loads(body)
-        if isinstance(whole, dict):
-            whole.setdefault("entries", [])  # left out where it holds none
-        rows = Rows(CallTable())
-        take_entries(whole, rows, LAST)
-        dump = _pickle(whole)
-    except (ValueError, RecursionError, NotPlain):
-        return "its answer is not a Flight Recorder dump"
-    return store.keep(f"rank_{ring.rank or 0}", dump) or rows.table.log([rows.finish(ring.rank or 0)])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(whole, dict):
+        return None
+    whole.setdefault("entries", [])  # left out where it holds none
+    return whole if isinstance(whole["entries"], list) else None
+
+
+def _join(dumps: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the dumps of several recorders of one process as one, its entries by the time at which they were made."""
+    first = dumps[0]
+    for other in dumps[1:]:
+        first["entries"] = sorted([*first["entries"], *other["entries"]], key=_begun)
+        for key in ("pg_config", "pg_status"):
+            if isinstance(first.get(key), dict) and isinstance(other.get(key), dict):
+                first[key] = {**other[key], **first[key]}
+    return first
+
+
+def _begun(entry: object) -> int:
+    begun = entry.get("time_created_ns") if isinstance(entry, dict) else None
+    return begun if isinstance(begun, int) else 0
 
 
 def _pickle(whole: dict[str, object]) -> bytes:

@@ -54,7 +54,7 @@ def list_pending(place: Place) -> list[Call]:
 
 def is_queued(call: Call) -> bool:
     """Whether a call comes back once it is queued on a device: that it has returned does not say that it is over."""
-    return call.collective and call.device not in (None, "cpu", "meta")
+    return (call.collective or call.point_to_point) and call.device not in (None, "cpu", "meta")
 
 
 def list_queued(stand: Stand) -> list[Call]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpdoctor.evidence import Evidence
@@ -12,10 +12,10 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import PLAIN
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.walking import find_calls, names_in, own_nodes
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, names_in, own_nodes
 from ddpdoctor.source.training.graphs import Slice, loss_of, slice_of
-from ddpdoctor.source.training.train_loops import find_backwards, find_forwards
-from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+from ddpdoctor.source.training.train_loops import Forward, find_backwards, find_forwards
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
 GATHERS = frozenset(
     f"{prefix}{name}" for prefix in PLAIN for name in ("all_gather", "all_gather_into_tensor")
@@ -25,9 +25,11 @@ JOINED = frozenset({"cat", "stack", "concat", "vstack", "hstack"})
 """Functions that join tensors."""
 
 
-@lint_rule("gather-without-gradient", reads="files")
+@lint_rule("gather-without-gradient", "gather-doubted", reads="files")
 def find_gathered(files: Files) -> Iterator[SourceFact]:
     """Yield gathered tensors that had a gradient and are part of a loss without it (``gather-without-gradient``).
+
+    Where a call that is not followed gets the rank's own part as well, it is a question (``gather-doubted``).
 
     into: the variable that is gathered into. what: what is gathered.
     """
@@ -46,20 +48,19 @@ def find_gathered(files: Files) -> Iterator[SourceFact]:
                 ):
                     continue
                 losses = _slice_losses(kinds) if losses is None else losses
-                used = [each for each in losses if (into.id, scope) in each.behind.names]
-                forwards = [one for one in find_forwards(slice_of(what, scope, kinds).calls, kinds)
-                            if all(v.kind in ("wrapped", "prepared model") for v in one.values)]  # fmt: skip
-                if (
-                    used
-                    and forwards
-                    and not any(_is_constant(one.call, one.scope, files) for one in forwards)
-                ):
-                    noticed = used[0].scope.place(used[0].call)
-                    place = scope.place(call)
-                    details = {"into": into.id, "what": ast.unparse(what)}
+                lacking = (each for each in losses if (into.id, scope) in each.behind.names)
+                for loss in lacking:
+                    forwards = _find_forwards(what, scope, loss, kinds)
+                    if not forwards or any(_is_constant(one.call, one.scope, files) for one in forwards):
+                        continue
+                    doubted = _goes_beside((into.id, scope), forwards, loss.behind, kinds)
                     yield SourceFact(
-                        "gather-without-gradient", place, (RelatedPlace("noticed", noticed),), details
+                        "gather-doubted" if doubted else "gather-without-gradient",
+                        scope.place(call),
+                        (RelatedPlace("noticed", loss.scope.place(loss.call)),),
+                        {"into": into.id, "what": ast.unparse(what)},
                     )
+                    break
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,50 @@ def _puts_back(into: ast.Name, what: ast.expr, scope: Scope) -> bool:
     return False
 
 
+def _find_forwards(what: ast.expr, scope: Scope, loss: _Loss, kinds: Kinds) -> list[Forward]:
+    """Return the forwards of distributed models whose outputs are gathered for a loss."""
+    return [
+        one
+        for given, home in _gathered_for(what, scope, loss, kinds)
+        for one in find_forwards(slice_of(given, home, kinds).calls, kinds)
+        if all(v.kind in ("wrapped", "prepared model") for v in one.values)
+    ]
+
+
+def _gathered_for(
+    what: ast.expr, scope: Scope, loss: _Loss, kinds: Kinds
+) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what is gathered for this loss: of a parameter, what the calls behind the loss give it."""
+    behind = {id(call) for call, _ in loss.behind.calls}
+    given = [
+        (one, home)
+        for call, home in kinds.callers(scope)
+        if id(call) in behind and isinstance(what, ast.Name)
+        if (one := find_argument(call, scope, what.id)) is not None
+    ]
+    yield from given or [(what, scope)]
+
+
+def _goes_beside(into: tuple[str, Scope], forwards: Sequence[Forward], loss: Slice, kinds: Kinds) -> bool:
+    """Whether a call that is not followed gets the rank's own part beside what was gathered of it.
+
+    It may keep what was gathered, as a bank of features does, and make the loss of the own part.
+    """
+    outputs = {id(one.call) for one in forwards}
+    for call, scope in loss.calls:
+        given = [*call.args, *(each.value for each in call.keywords)]
+        if len(given) < 2 or kinds.files.function(call.func, scope) is not None:
+            continue
+        if (kinds.files.dotted(call.func, scope) or "").startswith("torch."):
+            continue
+        behind = [slice_of(each, scope, kinds) for each in given]
+        gathered = [into in each.names for each in behind]
+        own = [any(id(one) in outputs for one, _ in each.calls) for each in behind]
+        if any(gathered) and any(o and not g for o, g in zip(own, gathered, strict=True)):
+            return True
+    return False
+
+
 @check("COL010", family="source", needs=("sources",), id="lint.gathers", commands=LINT)
 def tell_gathered(evidence: Evidence) -> Iterable[Finding]:
     """Outputs of a model are gathered, and the loss is made of what has no gradient."""
@@ -127,11 +172,29 @@ def tell_gathered(evidence: Evidence) -> Iterable[Finding]:
             fact,
             f"The output of all_gather at {name_line(fact.place)} has no gradient, but the loss of the "
             f"backward pass at {name_line(fact.related[0].place)} is computed from it.",
-            Fix(
-                "put this rank's own part back, with its gradient",
-                code=f"{into} = torch.cat(torch.distributed.nn.functional.all_gather({what}))"
-                if "into_tensor" in fact.place.text
-                else f"{fact.place.text}\n{into}[dist.get_rank()] = {what}",
-            ),
+            _make_fix(fact),
             why=f"{what} is an output of a DistributedDataParallel model; {into} is used as gathered",
         )
+
+
+@check("COL010", family="source", needs=NEEDS, id="lint.gathers_doubted", commands=LINT)
+def ask_gathered(evidence: Evidence) -> Iterable[Finding]:
+    """Outputs of a model are gathered and handed, beside the rank's own, to what makes the loss."""
+    for fact in facts_of(evidence, "gather-doubted"):
+        yield tell_question(
+            fact,
+            f"The output of all_gather at {name_line(fact.place)} has no gradient: is the loss of the "
+            f"backward pass at {name_line(fact.related[0].place)} computed from it, or only from this rank's part?",
+            _make_fix(fact),
+            why="both are handed to a call that is not followed",
+        )
+
+
+def _make_fix(fact: SourceFact) -> Fix:
+    into, what = fact.details["into"], fact.details["what"]
+    return Fix(
+        "put this rank's own part back, with its gradient",
+        code=f"{into} = torch.cat(torch.distributed.nn.functional.all_gather({what}))"
+        if "into_tensor" in fact.place.text
+        else f"{fact.place.text}\n{into}[dist.get_rank()] = {what}",
+    )

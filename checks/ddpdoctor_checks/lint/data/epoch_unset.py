@@ -74,7 +74,7 @@ def _is_shuffling(sampler: Value) -> bool:
     if seed is not None and any("epoch" in name.lower() for name in names_in(seed)):
         return False
     shuffle = find_keyword(sampler.call, "shuffle", 3)
-    return shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True)
+    return shuffle is None or not isinstance(shuffle, ast.Constant) or shuffle.value is True
 
 
 def _orders_by_epoch(owner: Scope) -> bool:

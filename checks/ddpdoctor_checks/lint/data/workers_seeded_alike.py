@@ -14,6 +14,8 @@ from ddpdoctor.source.resolve.walking import find_keyword, names_in
 from ddpdoctor.source.training.train_loops import about_shards, loaders_of, speaks_of, training_loops
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
+PLAIN_CALLS = frozenset({"int", "abs", "hash", "len", "sum", "pow", "max", "min"})
+
 
 @lint_rule("workers-seeded-alike", reads="files")
 def find_workers(files: Files) -> Iterator[SourceFact]:
@@ -57,9 +59,15 @@ def _find_seed(starter: ast.expr, scope: Scope, kinds: Kinds) -> tuple[ast.Call,
         varies = any(
             "rank" in w or "initial_seed" in w or "epoch" in w or "info" in w or "time" in w for w in words
         )
-        if seed.args and number in set(names_in(seed.args[0])) and not varies:
+        if seed.args and number in set(names_in(seed.args[0])) and not varies and _is_plain(seed.args[0]):
             return None if speaks_of(seed.args[0], about_shards, home, kinds) else (seed, home)
     return None
+
+
+def _is_plain(seed: ast.expr) -> bool:
+    """Whether a seed is made of numbers that are there: a call may return what differs, as the state of numpy does."""
+    called = [each.func for each in ast.walk(seed) if isinstance(each, ast.Call)]
+    return all(isinstance(each, ast.Name) and each.id in PLAIN_CALLS for each in called)
 
 
 @check("DAT006", family="source", needs=("sources",), id="lint.workers", commands=LINT)

@@ -118,6 +118,7 @@ def _note_fork() -> None:
     try:
         journal.reopen_after_fork()
         process.note_fork()
+        lifetime.keep_all()
         lifetime.reach(lifetime.FORKED)
     except Exception as error:
         journal.failed("fork", error)
