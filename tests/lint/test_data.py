@@ -152,7 +152,6 @@ def test_data_is_not_shared_out(source: str) -> None:
             loader="part = Subset(dataset, range(rank, 100, n))\nloader = DataLoader(part)", before="pass"
         ),
         SCRIPT.format(loader="loader = DataLoader(TensorDataset(torch.randn(8, 2)))", before="pass"),
-        SCRIPT.format(loader="torch.manual_seed(7 + rank)\nloader = DataLoader(dataset, shuffle=True)", before="pass"),
         SCRIPT.format(loader="loader = DataLoader(stream())", before="pass"),
         FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass").replace(
             "os.listdir(path)", "os.listdir(path)[rank::4]"
@@ -320,13 +319,25 @@ def test_data_that_are_not_followed_to_their_making_are_asked_about() -> None:
     assert [each for each in facts_in(HEAD + sharded) if each.rule.startswith("loader-")] == []
 
 
-def test_order_that_each_rank_draws_for_itself_is_asked_about() -> None:
+@pytest.mark.parametrize(
+    ("loader", "expected"),
+    [
+        ("DataLoader(train_set, 8, shuffle=True)", ("loader-unsharded", None)),
+        ("DataLoader(train_set, 8, sampler=RandomSampler(train_set))", ("loader-unsharded", None)),
+        ("DataLoader(train_set, 8, shuffle=True, generator=own)", ("loader-doubted", "apart")),
+    ],
+)
+def test_order_that_each_rank_draws_for_itself_shards_nothing(
+    loader: str, expected: tuple[str, str | None]
+) -> None:
+    """An epoch is then N epochs; only who gives the loader a generator of its own may mean that."""
     source = FUNCTIONS.replace(
         "train_set = P", "torch.manual_seed(args.seed + dist.get_rank())\n    train_set = P"
     )
-    source = source.format(loader="loader = DataLoader(train_set, 8, shuffle=True)", before="pass")
+    source = source.format(loader=f"loader = {loader}", before="pass")
     (fact,) = [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")]
-    assert (fact.rule, fact.details["why"]) == ("loader-doubted", "apart")
+    assert (fact.rule, fact.details.get("why")) == expected
+    assert fact.details["order"] == "shuffled"
 
 
 @pytest.mark.wrong

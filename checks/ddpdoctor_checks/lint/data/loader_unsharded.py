@@ -53,8 +53,8 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
 
     order: ``shuffled``, ``in order``, or ``any order`` where the program may shuffle the samples itself. Passed over is
     what may be shared out in another way: streams, data sets that know ranks, data that is made up, loops that skip by
-    rank. It is asked (``loader-doubted``) where the data set is not followed to its making, where each rank draws an
-    order of its own, and where the sampler knows no ranks on one side of a test alone (option).
+    rank. It is asked (``loader-doubted``) where the data set is not followed to its making, where the loader has a
+    generator of its own, and where the sampler knows no ranks on one side of a test alone (option).
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -72,7 +72,7 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
             told.add(each.call)
             shuffled = _shuffles(each.call, kinds, each.scope)
             why = "option" if option else "unknown" if not whole else ""
-            why = why or ("apart" if shuffled and _is_drawn_apart(each, kinds) else "")
+            why = why or ("apart" if shuffled and find_keyword(each.call, "generator") is not None else "")
             order = "any order" if _may_shuffle(each.scope.module, kinds) else "in order"
             details = {"order": "shuffled" if shuffled else order}
             details |= {key: value for key, value in (("option", option), ("why", why)) if value}
@@ -186,13 +186,6 @@ def _shuffles(call: ast.Call, kinds: Kinds, scope: Scope) -> bool:
     if shuffle is None and may_give(call, scope, "shuffle"):
         return True
     return shuffle is not None and not (isinstance(shuffle, ast.Constant) and not shuffle.value)
-
-
-def _is_drawn_apart(loader: Value, kinds: Kinds) -> bool:
-    """Whether the random order is meant to differ: a generator of the loader's own, or a seed with the rank in it."""
-    if find_keyword(loader.call, "generator") is not None or loader.scope is None:
-        return True
-    return is_seeded_apart(loader.scope.module, kinds)
 
 
 def _is_alone(module: Scope, kinds: Kinds) -> bool:

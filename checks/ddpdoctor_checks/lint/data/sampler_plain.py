@@ -13,7 +13,6 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.programs import FRAMEWORKS
 from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
-from ddpdoctor.source.training.train_loops import is_seeded_apart
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.data.loader_unsharded import is_the_same
 
@@ -61,7 +60,6 @@ def _find_in(scope: Scope, kinds: Kinds) -> Iterator[SourceFact]:
             if loader is not None and data is not None:
                 sets = kinds.all_of(data, scope, "dataset")
                 whole = bool(sets) and all(is_the_same(one, kinds) for one in sets)
-                whole = whole and not is_seeded_apart(scope.module, kinds)  # an order of its own on each rank
                 details = {"test": ast.unparse(node.test), "whole": "yes" if whole else ""}
                 yield SourceFact("sampler-plain", scope.place(loader), details=details, certain=False)
 
