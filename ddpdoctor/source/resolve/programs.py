@@ -128,7 +128,8 @@ class Programs:
                 return decided
             return None if None in sides else not decided
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            return self._compare(test.left, test.ops[0], test.comparators[0], scope)
+            side = self._compare(test.left, test.ops[0], test.comparators[0], scope)
+            return None if side and self._leaves_early(test, scope) else side
         if isinstance(test, ast.Call) and self._asks_for_wrapper(test, scope):
             return True
         call = test.func if isinstance(test, ast.Call) else test
@@ -147,13 +148,18 @@ class Programs:
         return None
 
     def _leaves_early(self, test: ast.expr, scope: Scope) -> bool:
-        """Whether a function that makes the process group leaves where a test says that there is one: it goes on."""
-        if not any(self._files.dotted(call.func, scope) in ALL_JOINS for call in find_calls(scope)):
-            return False
-        return any(
+        """Whether a function that makes the process group does so where a test does not hold, or goes on there only.
+
+        So it is the test whether that was done before: the first time it does not hold.
+        """
+        joins = [call for call in find_calls(scope) if self._files.dotted(call.func, scope) in ALL_JOINS]
+        return bool(joins) and any(
             isinstance(node, ast.If)
-            and isinstance(node.body[-1], (ast.Return, ast.Raise))
             and any(each is test for each in ast.walk(node.test))
+            and (
+                isinstance(node.body[-1], (ast.Return, ast.Raise))
+                or any(inner in joins for each in node.orelse for inner in ast.walk(each))
+            )
             for node in own_nodes(scope.node)
         )
 

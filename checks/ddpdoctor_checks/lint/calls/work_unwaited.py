@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
@@ -41,8 +41,10 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
         if not works:
             continue
         yield from _find_replaced(scope, works)
+        at_once = _find_read_at_once(scope, works)
+        for call in at_once:
+            yield _note_dropped(call, scope, works)
         if any(_synchronises(each, files) for each in files.find_related(module)):
-            yield from _find_read_at_once(scope, works)
             continue
         settles = (c for c, name in name_calls(scope, files) if name in SETTLES and c not in works)
         settled = max((each.lineno for each in settles), default=0)
@@ -53,30 +55,56 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
                 settled = max(settled, node.end_lineno or 0)  # its manager has the work
         for node in own_nodes(scope.node):
             for call, how in _find_lost(node, scope, module, files):
+                if call in at_once:
+                    continue
                 if call in works and call.lineno > settled and _is_result_used(call, works[call], scope):
                     operation = works[call].removeprefix(DIST)
                     details = {"operation": operation, "way": how}
                     yield SourceFact("work-unwaited", scope.place(call), details=details)
 
 
-def _find_read_at_once(scope: Scope, works: dict[ast.Call, str]) -> Iterator[SourceFact]:
-    """Yield work that is dropped and whose tensor the next lines read: nothing has waited in between."""
-    for node in (scope.node, *own_nodes(scope.node)):
-        for body in (
-            getattr(node, "body", None),
-            getattr(node, "orelse", None),
-            getattr(node, "finalbody", None),
-        ):
-            if not isinstance(body, list):
+def _note_dropped(call: ast.Call, scope: Scope, works: Mapping[ast.Call, str]) -> SourceFact:
+    details = {"operation": works[call].removeprefix(DIST), "way": "dropped"}
+    return SourceFact("work-unwaited", scope.place(call), details=details)
+
+
+def _find_read_at_once(scope: Scope, works: Mapping[ast.Call, str]) -> list[ast.Call]:
+    """Return work that is dropped and whose tensor the next lines read: nothing has waited in between."""
+    found = []
+    nodes: list[ast.AST] = [scope.node, *own_nodes(scope.node)]
+    blocks = [(node, body) for node in nodes for body in _list_blocks(node)]
+    around = {id(statement): (owner, body) for owner, body in blocks for statement in body}
+    for _, body in blocks:
+        for statement in body:
+            call = statement.value if isinstance(statement, ast.Expr) else None
+            if not isinstance(call, ast.Call) or call not in works or not call.args:
                 continue
-            for place, statement in enumerate(body):
-                call = statement.value if isinstance(statement, ast.Expr) else None
-                if not isinstance(call, ast.Call) or call not in works or not call.args:
-                    continue
-                if _is_read_before_wait(body[place + 1 :], ast.unparse(call.args[0])):
-                    operation = works[call].removeprefix(DIST)
-                    details = {"operation": operation, "way": "dropped"}
-                    yield SourceFact("work-unwaited", scope.place(call), details=details)
+            if not works[call].endswith("isend") and _is_read_behind(
+                statement, around, ast.unparse(call.args[0])
+            ):
+                found.append(call)
+    return found
+
+
+def _list_blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    blocks = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+    return [each for each in blocks if isinstance(each, list)]
+
+
+def _is_read_behind(
+    statement: ast.AST, around: Mapping[int, tuple[ast.AST, Sequence[ast.stmt]]], text: str
+) -> bool:
+    """Whether what follows a statement, also behind the tests around it, reads a tensor before anything waits."""
+    while id(statement) in around:
+        owner, body = around[id(statement)]
+        place = next(n for n, each in enumerate(body) if each is statement)
+        read = _is_read_before_wait(body[place + 1 :], text)
+        if read is not None:
+            return read
+        if not isinstance(owner, (ast.If, ast.With)):
+            return False
+        statement = owner
+    return False
 
 
 def _find_replaced(scope: Scope, works: dict[ast.Call, str]) -> Iterator[SourceFact]:
@@ -112,8 +140,8 @@ def _is_bound_anew(statements: Sequence[ast.stmt], name: str) -> bool:
     return False
 
 
-def _is_read_before_wait(statements: Iterable[ast.stmt], text: str) -> bool:
-    """Whether statements read a tensor before one of them waits for anything, or may.
+def _is_read_before_wait(statements: Iterable[ast.stmt], text: str) -> bool | None:
+    """Whether statements read a tensor before one of them waits for anything, or may; None where they do neither.
 
     Args:
         statements: what follows in the same block.
@@ -125,9 +153,13 @@ def _is_read_before_wait(statements: Iterable[ast.stmt], text: str) -> bool:
             return False
         if _reads(first, text):
             return True
-        if first is not each or any(isinstance(inner, ast.Call) for inner in ast.walk(each)):
+        if isinstance(each, (ast.For, ast.AsyncFor)):
+            return bool(_is_read_before_wait(each.body, text))
+        if any(isinstance(inner, ast.Call) for inner in ast.walk(each)):
             return False  # what a function does is not followed here
-    return False
+        if isinstance(each, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
+            return False
+    return None
 
 
 def _reads(node: ast.AST, text: str) -> bool:
