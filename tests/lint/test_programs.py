@@ -316,6 +316,33 @@ def test_work_whose_result_the_next_line_reads_is_wrong_whoever_waits_elsewhere(
     assert found.where[0].line > 0
 
 
+BEHIND = """
+def gather(value, many, keys):
+    parts = [torch.empty_like(value) for _ in range(2)]
+    if many:
+        with torch.no_grad():
+            dist.all_gather(parts, value, async_op=True)
+    {after}
+def elsewhere():
+    torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        ("return parts", 1),
+        ("count = 0\n    for key in keys:\n        count += parts[key]\n    return count", 1),
+        ("return value", 0),
+        ("dist.barrier()\n    return parts", 0),
+        ("use(parts)", 1),
+        ("use(value)\n    return parts", 0),
+    ],
+)
+def test_work_whose_result_is_read_behind_the_test_that_it_stands_in(after: str, found: int) -> None:
+    assert len(of(lint(BEHIND.format(after=after)), "COL007")) == found
+
+
 @pytest.mark.parametrize(
     ("given", "after"),
     [

@@ -44,11 +44,15 @@ def find_ports(module: Scope, files: Files) -> Iterator[SourceFact]:
 def _find_ports(node: ast.AST, scope: Scope, files: Files) -> Iterator[str]:
     for name, value in find_settings(node, scope, files):
         if name == "MASTER_PORT":
-            yield fold(value, scope, files) or ""
+            for each in (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,):
+                yield fold(each, scope, files) or ""
     if not isinstance(node, ast.Call):
         return
     called = files.dotted(node.func, scope)
-    if called in JOINS:
+    if called in ("os.environ.get", "os.getenv"):
+        if fold(find_keyword(node, "key", 0), scope, files) == "MASTER_PORT":
+            yield fold(find_keyword(node, "default", 1), scope, files) or ""
+    elif called in JOINS:
         yield from _read_address(find_keyword(node, "init_method", 1), scope, files)
     elif isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
         # An option whose default is such an address is that of the rendezvous.
