@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.reading import marked, rules_in_head
+from tests.lint.reading import HEAD, facts_in, marked, rules_in_head
 
 EVALUATION = """
 dist.init_process_group("gloo")
@@ -286,3 +286,49 @@ def test_samples_are_counted_twice(source: str) -> None:
 )
 def test_each_sample_is_counted_once_or_it_cannot_be_told(source: str) -> None:
     assert "evaluation-padded" not in [rule for rule, _ in rules_in_head(source)]
+
+
+VALIDATE = """
+def average(value):
+    total = value.clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+def validate(model, batches, losses, hits):
+    for x, y in batches:
+        out = model(x)
+        loss, hit = {value}
+        {first}
+        {second}
+        losses.update(loss.item(), len(x))
+        hits.update(hit.item(), len(x))
+dist.init_process_group("gloo")
+model = DDP(Net())
+validate(model, batches(), Meter(), Meter())
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [("loss = average(loss)", "pass", "hit"), ("pass", "hit = average(hit.detach())", "loss")],
+)
+def test_one_result_of_a_call_is_reduced_and_another_one_is_not(first: str, second: str, name: str) -> None:
+    source = HEAD + VALIDATE.format(value="measure(out, y)", first=first, second=second)
+    (fact,) = [each for each in facts_in(source) if each.rule == "result-passed-over"]
+    assert fact.details["name"] == name
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("value", "first", "second"),
+    [
+        ("measure(out, y)", "loss = average(loss)", "hit = average(hit)"),
+        ("measure(out, y)", "pass", "pass"),
+        ("measure(out, y)", "loss, hit = average(torch.stack([loss, hit]))", "pass"),
+        ("measure(out, y)", "loss = F.softplus(loss)", "pass"),
+        ("out[0], y", "loss = average(loss)", "pass"),
+    ],
+)
+def test_results_that_are_reduced_alike_or_by_nothing(value: str, first: str, second: str) -> None:
+    source = HEAD + VALIDATE.format(value=value, first=first, second=second)
+    assert [each for each in facts_in(source) if each.rule == "result-passed-over"] == []

@@ -12,6 +12,8 @@ from tests.mutants.trial import Mutant, Result
 HEADING = "## Mistakes put into code that others wrote"
 JUDGED = Path(__file__).resolve().parent / "judgements.json"
 HALVES = ("seen", "unseen")
+OWN = "own/"
+"""What the names of the project's own healthy jobs begin with."""
 WORDS = """\
 Correct training code, into which one mistake at a time is put by an operator: the reverse of a correction that people make. A mutant counts as found where `lint` says
 one of the operator's codes and had not said it of the correct code; *place*: it names a line where that is right; *with questions*: or `--questions` asks about it. Repositories are halved by a hash of their names: rules
@@ -109,9 +111,11 @@ def _recall(results: Sequence[Result]) -> str:
     found = sum(mutant.found for mutant in counted)
     placed = sum(mutant.placed for mutant in counted)
     asked = sum(mutant.found or mutant.asked for mutant in counted)
+    others = [mutant for mutant in counted if not mutant.source.startswith(OWN)]
     return (
         f"recall {_share(found, len(counted))}, at a right line {_share(placed, len(counted))}, "
-        f"with questions {_share(asked, len(counted))}"
+        f"with questions {_share(asked, len(counted))}, of code of others alone "
+        f"{_share(sum(mutant.found for mutant in others), len(others))}"
     )
 
 
