@@ -13,7 +13,9 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import find_calls, own_nodes
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
-JOINS = frozenset(f"{DIST}{name}" for name in ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor"))
+JOINS = frozenset(
+    f"{DIST}{name}" for name in ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
+)
 COUNTS = frozenset({"update", "append", "add"})
 """Methods by which a loop keeps its results."""
 
@@ -25,28 +27,25 @@ def find_passed_over(module: Scope, files: Files) -> Iterator[SourceFact]:
     ``result-passed-over``; name: the variable, other: one that is reduced. Only what a function of the files reduces.
     """
     for scope in module.walk():
-        calls = list(find_calls(scope)) if not isinstance(scope.node, ast.ClassDef) else []
-        reducing = [call for call in calls if _reduces(call, scope, files)]
-        if not reducing:
-            continue
-        given = {name for call in reducing for name in _names(call.args)}
-        for names in _list_results(scope):
-            reduced, left = names & given, names - given
-            kept = {name: call for call in calls for name in _keeps(call)}
-            others = reduced & set(kept)
-            for name in sorted(left & set(kept)) if others else ():
-                place = scope.place(kept[name])
-                call = next(each for each in reducing if others & _names(each.args))
+        results = [] if isinstance(scope.node, ast.ClassDef) else list(_list_results(scope))
+        calls = list(find_calls(scope)) if results else []
+        kept = {name: call for call in calls for name in _keeps(call)}
+        results = [names & set(kept) for names in results]
+        for names in results:
+            reducing = [call for call in calls if _names(call.args) & names and _reduces(call, scope, files)]
+            left = names - {name for call in reducing for name in _names(call.args)}
+            for name in sorted(left) if reducing else ():
+                call = reducing[0]
                 related = (RelatedPlace("noticed", scope.place(call)),)
-                details = {"name": name, "other": min(others & _names(call.args))}
-                yield SourceFact("result-passed-over", place, related, details, certain=False)
+                details = {"name": name, "other": min(_names(call.args) & names)}
+                yield SourceFact(
+                    "result-passed-over", scope.place(kept[name]), related, details, certain=False
+                )
 
 
 def _reduces(call: ast.Call, scope: Scope, files: Files) -> bool:
     called = files.function(call.func, scope)
-    return called is not None and any(
-        files.dotted(each.func, called) in JOINS for each in find_calls(called)
-    )
+    return called is not None and any(files.dotted(each.func, called) in JOINS for each in find_calls(called))
 
 
 def _names(nodes: Iterable[ast.AST]) -> set[str]:
