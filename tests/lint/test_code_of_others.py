@@ -309,6 +309,31 @@ def test_weights_below_a_test_of_their_origin_are_asked_about(test: str, asked: 
     assert [each.code for each in ask(text)] == (["CKP003"] if asked else [])
 
 
+@pytest.mark.parametrize(
+    ("path", "owner", "codes"),
+    [
+        ("args.resume", "net", ["CKP003"]),
+        ("args.resume", "train_sampler", []),
+        ("os.path.join(args.folder, 'sampler')", "net", ["CKP003"]),
+        ("Path(args.folder) / CONSOLIDATED", "net", []),
+        ("{'b': 'pretrained/b.pth', 'l': 'pretrained/l.pth'}[args.size]", "net", []),
+        ("{'b': 'runs/b.pth', 'l': 'runs/l.pth'}[args.size]", "net", ["CKP003"]),
+    ],
+)
+def test_loads_of_what_holds_tensors_of_a_gpu(path: str, owner: str, codes: list[str]) -> None:
+    text = f"""
+    CONSOLIDATED = "consolidated.pth"
+    def main(args):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        net, train_sampler = Net().cuda(), make(args)
+        {owner}.load_state_dict(torch.load({path}))
+        dist.destroy_process_group()
+    main(parse())
+    """
+    assert [each.code for each in of(lint(text), "CKP003")] == codes
+
+
 PLAIN = """
 def make(args, data):
     if {test}:

@@ -392,3 +392,29 @@ def work(mode):
     (row,) = judging.read({"train.py": source})
     (call,) = row.uneven
     assert call.certain is certain
+
+
+LOADING = """
+def load(path, everywhere={head}):
+    if everywhere and path:
+        dist.barrier()
+    return torch.load(path, map_location="cpu")
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "found"),
+    [
+        ("False", "state = load('a.pt')", 0),
+        ("False", "state = load('a.pt', everywhere=False)", 0),
+        ("False", "state = load('a.pt', True)", 1),
+        ("False", "state = load('a.pt', **options)", 1),
+        ("True", "state = load('a.pt')", 1),
+    ],
+)
+def test_a_collective_below_an_option_that_a_call_leaves_off(head: str, call: str, found: int) -> None:
+    (file,) = read(train=LOADING.format(head=head, call=call))
+    assert len(file.uneven) == found

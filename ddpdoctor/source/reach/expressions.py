@@ -10,10 +10,12 @@ from ddpdoctor.source.reach.sides import Call, Found, doubt, find_common, find_s
 from ddpdoctor.source.resolve.calls import is_wrapper, name_collective
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
-from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
+from ddpdoctor.source.resolve.traces import Frame
 from ddpdoctor.source.resolve.tree_nodes import children
 from ddpdoctor.source.resolve.walking import own_nodes
+from ddpdoctor.source.sameness.alike import find_value
 from ddpdoctor.source.sameness.losses import LossReader
 from ddpdoctor.source.training.norms import sends_buffers
 
@@ -124,6 +126,7 @@ class ExpressionReader:
         return sent + tuple(
             Call(each.operation, node, scope, each.certain, ((each.node, each.scope), *each.inner)[-1:])
             for each in self._summarise(function)
+            if each.scope is not function or not _is_off(each.node, Frame(node, scope, function))
         )
 
     def _name_backward(self, node: ast.Call, scope: Scope) -> str | None:
@@ -140,6 +143,31 @@ class ExpressionReader:
             return False
         values = kinds_of(self.files).all_of(node.func, scope, "wrapped")
         return bool(values) and all(map(sends_buffers, values))
+
+
+def _is_off(inner: ast.AST, entry: Frame) -> bool:
+    """Whether a function comes to what stands in it only where a parameter is true that a call leaves at False."""
+    function = entry.callee
+    around = [
+        each.test
+        for each in own_nodes(function.node)
+        if isinstance(each, ast.If)
+        and any(node is inner for statement in each.body for node in ast.walk(statement))
+    ]
+    return any(
+        isinstance(value := find_value(entry, name), ast.Constant)
+        and value.value is False
+        and all(each is UNKNOWN for each in function.bound.get(name, ()))
+        and any(_needs(test, name) for test in around)
+        for name in (function.parameters if around else ())
+    )
+
+
+def _needs(test: ast.expr, name: str) -> bool:
+    """Whether a test holds only where a variable is true."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_needs(each, name) for each in test.values)
+    return isinstance(test, ast.Name) and test.id == name
 
 
 def _switches_off(keyword: ast.keyword) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.source.files.budget import spend
@@ -13,7 +14,8 @@ from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_node
 DEEPEST = 3
 """Functions over which what is loaded is followed."""
 RESTORES = frozenset({"load_state_dict", "set_state_dict", "restore_state_dict"})
-
+OF_NUMBERS = re.compile(r"sampler|sched|loader|dataset|meter|timer|stopp", re.IGNORECASE)
+"""Names of what has a state without tensors: places in the data, numbers of steps, rates."""
 GIVES = frozenset({"update", "append", "extend", "setdefault"})
 """Methods of tables and lists that put something into them."""
 
@@ -39,6 +41,8 @@ def _is_used(source: ast.expr | str, scope: Scope, kinds: Kinds, depth: int) -> 
         if not held:
             continue
         if isinstance(call.func, ast.Attribute) and call.func.attr in RESTORES:
+            if OF_NUMBERS.search(ast.unparse(call.func.value)):
+                continue
             return True
         for called in _list_called(call, scope, kinds) if depth < DEEPEST else ():
             if any(

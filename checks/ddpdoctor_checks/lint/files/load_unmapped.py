@@ -10,7 +10,7 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import kinds_of
-from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true
 from ddpdoctor.source.sameness.apart import Ways
@@ -19,8 +19,11 @@ from ddpdoctor.source.training.restores import is_restored
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 
-PUBLISHED = re.compile("pretrain|backbone|imagenet|pytorch_model|huggingface", re.IGNORECASE)
-"""Checkpoints that others have published, whose tensors mostly are on the CPU: their path says so, or a test before."""
+PUBLISHED = re.compile("pretrain|backbone|imagenet|pytorch_model|huggingface|consolidat", re.IGNORECASE)
+"""Checkpoints that others have published, or that are put together of shards, whose tensors mostly are on the CPU:
+their path says so, or a test before."""
+CHOSEN = 3
+"""Variables over which the texts are followed of which a path is chosen."""
 
 
 @lint_rule("load-unmapped", "load-doubted", reads="program")
@@ -45,11 +48,23 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         if path is None or ways.may_be_of_some(step):
             continue
         tests = [ast.unparse(each.test) for each in step.guards if each.kind == "if"]
-        words = " ".join([ways.spell(path, step), *tests])
+        words = " ".join([ways.spell(path, step), *_list_texts(path, step.scope, 0), *tests])
         restored, published = is_restored(call, step.scope, kinds), PUBLISHED.search(words)
         sure = restored and not published and not from_cpu
         if restored or not published:
             yield ways.tell("load-unmapped" if sure else "load-doubted", step)
+
+
+def _list_texts(path: ast.expr, scope: Scope, depth: int) -> Iterator[str]:
+    """Yield the texts that stand in a path, and in the tables that it is chosen from."""
+    for each in ast.walk(path):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value
+        found = scope.lookup(each.id) if isinstance(each, ast.Name) and depth < CHOSEN else None
+        home, values = found if found is not None else (scope, [])
+        for value in values:
+            if value is not UNKNOWN:
+                yield from _list_texts(value, home, depth + 1)
 
 
 @check("CKP003", family="source", needs=NEEDS, id="lint.map_location", commands=LINT)
