@@ -47,9 +47,15 @@ def save_by_local_rank(file: File) -> Iterator[Edit]:
         return
     unknown = "" if SEVERAL_NODES.search(file.program) else ONE_NODE
     for branch, call in _guarded(file):
-        if "local" not in file.code(branch.test):
+        if "local" not in file.code(branch.test) and not _is_gathered(hit[1], file.scope(call)):
             test = cst.parse_expression(f"{hit[1]} == 0")
             yield Edit({branch.test: test}, (call,), undecided=unknown)
+
+
+def _is_gathered(text: str, scope: cst.CSTNode) -> bool:
+    """Tell whether a name is that of the arguments that a function gathers: ``*args`` has no ``args.gpu``."""
+    star = scope.params.star_arg if isinstance(scope, cst.FunctionDef) else None
+    return isinstance(star, cst.Param) and star.name.value == text.partition(".")[0]
 
 
 @operator("load-without-map", "CKP003", words="`torch.load` without `map_location`")
@@ -68,7 +74,13 @@ def load_without_map(file: File) -> Iterator[Edit]:
 @operator("directory-without-exist", "CKP005", words="all ranks make one directory, which must not exist")
 def directory_without_exist(file: File) -> Iterator[Edit]:
     for call in file.calls("makedirs", "mkdir"):
-        if keyword(call, "exist_ok") is not None and not file.by_rank(call) and _runs_on_ranks(file, call):
+        caught = file.nearest(call, cst.Try) is not None
+        if (
+            keyword(call, "exist_ok") is not None
+            and not caught
+            and not file.by_rank(call)
+            and _runs_on_ranks(file, call)
+        ):
             yield Edit({call: without(call, "exist_ok")}, (call,))
 
 
