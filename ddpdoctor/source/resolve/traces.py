@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ddpdoctor.source.resolve.building import only_builds
 from ddpdoctor.source.resolve.calls import JOINS, MESHES, is_any_collective, is_wrapper
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
@@ -281,6 +282,8 @@ class _Walker:
                 makes or is_wrapper(node, scope, self.files) or is_any_collective(node, scope, self.files)
             )
         if callee is None or len(frames) >= self._deepest or any(each.callee is callee for each in frames):
+            return
+        if only_builds(callee, self.files):
             return
         for decorator in getattr(callee.node, "decorator_list", ()):
             guards = (*guards, Guard("decorator", decorator, callee.outer or callee))
