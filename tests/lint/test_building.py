@@ -36,6 +36,7 @@ def build():
         ("self.scale = torch.nn.Parameter(torch.ones(width))", True),
         ("self.register_buffer('table', torch.arange(width))", True),
         ("print(width)", False),
+        ("os.environ['MASTER_PORT'] = '29500'", False),
         ("self.load_state_dict(torch.load('a.pt'))", False),
         ("dist.barrier()", False),
         ("self.layers = torch.nn.SyncBatchNorm.convert_sync_batchnorm(self.layers)", False),

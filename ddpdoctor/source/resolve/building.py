@@ -11,7 +11,7 @@ import builtins
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.walking import find_calls
+from ddpdoctor.source.resolve.walking import find_calls, own_nodes
 
 LAYERS = ("torch.nn.", "math.", "itertools.", "functools.", "collections.", "typing.")
 PARALLEL = ("parallel", "SyncBatchNorm")
@@ -39,13 +39,19 @@ def only_builds(function: Scope, files: Files, depth: int = 0) -> bool:
         return known[function]
     known[function] = True  # of itself, where it calls itself
     believed.append(function)
-    builds = depth < DEEPEST and all(_builds(call, function, files, depth) for call in find_calls(function))
+    builds = depth < DEEPEST and not any(map(_sets_item, own_nodes(function.node)))
+    builds = builds and all(_builds(call, function, files, depth) for call in find_calls(function))
     if not builds:
         while believed[-1] is not function:  # that may have rested on this one
             del known[believed.pop()]
         believed.pop()
         known[function] = False
     return builds
+
+
+def _sets_item(node: ast.AST) -> bool:
+    """Whether it is a step of a program: ``os.environ["MASTER_PORT"] = "29500"``."""
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
 
 
 def _builds(call: ast.Call, scope: Scope, files: Files, depth: int) -> bool:
