@@ -332,3 +332,13 @@ def test_one_result_of_a_call_is_reduced_and_another_one_is_not(first: str, seco
 def test_results_that_are_reduced_alike_or_by_nothing(value: str, first: str, second: str) -> None:
     source = HEAD + VALIDATE.format(value=value, first=first, second=second)
     assert [each for each in facts_in(source) if each.rule == "result-passed-over"] == []
+
+
+@pytest.mark.right
+def test_what_is_kept_of_some_batches_alone_is_no_result_beside_the_others() -> None:
+    source = HEAD + VALIDATE.format(value="measure(out, y)", first="loss = average(loss)", second="pass")
+    some = source.replace(
+        "hits.update(hit.item(), len(x))", "if len(x) > 4:\n            hits.update(hit.item(), len(x))"
+    )
+    assert some != source
+    assert [each for each in facts_in(some) if each.rule == "result-passed-over"] == []

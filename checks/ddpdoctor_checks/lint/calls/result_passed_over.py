@@ -29,18 +29,19 @@ def find_passed_over(module: Scope, files: Files) -> Iterator[SourceFact]:
     for scope in module.walk():
         results = [] if isinstance(scope.node, ast.ClassDef) else list(_list_results(scope))
         calls = list(find_calls(scope)) if results else []
-        kept = {name: call for call in calls for name in _keeps(call)}
-        results = [names & set(kept) for names in results]
-        for names in results:
-            reducing = [call for call in calls if _names(call.args) & names and _reduces(call, scope, files)]
-            left = names - {name for call in reducing for name in _names(call.args)}
-            for name in sorted(left) if reducing else ():
-                call = reducing[0]
-                related = (RelatedPlace("noticed", scope.place(call)),)
-                details = {"name": name, "other": min(_names(call.args) & names)}
-                yield SourceFact(
-                    "result-passed-over", scope.place(kept[name]), related, details, certain=False
-                )
+        for kept in _list_kept(scope) if results else ():
+            for names in (each & set(kept) for each in results):
+                reducing = [
+                    call for call in calls if _names(call.args) & names and _reduces(call, scope, files)
+                ]
+                left = names - {name for call in reducing for name in _names(call.args)}
+                for name in sorted(left) if reducing else ():
+                    call = reducing[0]
+                    related = (RelatedPlace("noticed", scope.place(call)),)
+                    details = {"name": name, "other": min(_names(call.args) & names)}
+                    yield SourceFact(
+                        "result-passed-over", scope.place(kept[name]), related, details, certain=False
+                    )
 
 
 def _reduces(call: ast.Call, scope: Scope, files: Files) -> bool:
@@ -60,6 +61,18 @@ def _list_results(scope: Scope) -> Iterator[set[str]]:
             names = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
             if len(names) > 1 and all(isinstance(each, ast.Name) for each in names):
                 yield {each.id for each in names if isinstance(each, ast.Name)}
+
+
+def _list_kept(scope: Scope) -> Iterator[dict[str, ast.Call]]:
+    """Yield the variables that statements of one block keep, each with the call that does."""
+    nodes: list[ast.AST] = [scope.node, *own_nodes(scope.node)]
+    for node in nodes:
+        for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            rows = body if isinstance(body, list) else []
+            calls = [each.value for each in rows if isinstance(each, ast.Expr)]
+            kept = {n: call for call in calls if isinstance(call, ast.Call) for n in _keeps(call)}
+            if len(kept) > 1:
+                yield kept
 
 
 def _keeps(call: ast.Call) -> Iterator[str]:
