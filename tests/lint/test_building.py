@@ -49,7 +49,9 @@ def test_functions_that_only_build_layers(more: str, builds: bool) -> None:
     files = Files([parse_script((HEAD + BLOCK.format(more=more)).encode(), "train.py")])
     module = files.modules[0]
     assert only_builds(module.functions["build"], files) == builds
-    assert [only_builds(each.functions["__init__"], files) for each in module.classes.values()] == [builds] * 2
+    assert [only_builds(each.functions["__init__"], files) for each in module.classes.values()] == [
+        builds
+    ] * 2
 
 
 def test_what_comes_behind_a_large_network_is_read() -> None:
