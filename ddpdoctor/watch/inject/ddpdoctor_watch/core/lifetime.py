@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 
 from . import journal
@@ -62,6 +61,8 @@ def keep_all() -> None:
     ctypes = sys.modules.get("ctypes")
     if ctypes is None or not any(map(_is_used, _DEVICES)):
         return
+    import gc
+
     own = {name for name in list(sys.modules) if name.partition(".")[0] == _PACKAGE}
     follow: list[Any] = [vars(sys.modules[name]) for name in own]
     known: set[int] = set()
