@@ -328,6 +328,14 @@ def elsewhere():
 """
 
 
+@pytest.mark.parametrize("elsewhere", ["torch.cuda.synchronize()", "pass"])
+def test_work_that_a_manager_has_is_none_that_is_dropped(elsewhere: str) -> None:
+    source = BEHIND.replace("torch.no_grad()", "dist._coalescing_manager()").replace(
+        "torch.cuda.synchronize()", elsewhere
+    )
+    assert of(lint(source.format(after="return parts")), "COL007") == []
+
+
 @pytest.mark.parametrize(
     ("after", "found"),
     [

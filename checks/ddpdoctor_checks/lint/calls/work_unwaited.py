@@ -49,10 +49,8 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
         settles = (c for c, name in name_calls(scope, files) if name in SETTLES and c not in works)
         settled = max((each.lineno for each in settles), default=0)
         for node in own_nodes(scope.node):
-            if isinstance(node, (ast.With, ast.AsyncWith)) and "coalescing" in ast.unparse(
-                node.items[0].context_expr
-            ):
-                settled = max(settled, node.end_lineno or 0)  # its manager has the work
+            if _coalesces(node):
+                settled = max(settled, getattr(node, "end_lineno", None) or 0)  # its manager has the work
         for node in own_nodes(scope.node):
             for call, how in _find_lost(node, scope, module, files):
                 if call in at_once:
@@ -86,6 +84,13 @@ def _find_read_at_once(scope: Scope, works: Mapping[ast.Call, str]) -> list[ast.
     return found
 
 
+def _coalesces(node: ast.AST) -> bool:
+    """Whether it is a manager that has the works of its block, and may wait for them at its end."""
+    return isinstance(node, (ast.With, ast.AsyncWith)) and "coalescing" in ast.unparse(
+        node.items[0].context_expr
+    )
+
+
 def _list_blocks(node: ast.AST) -> list[list[ast.stmt]]:
     blocks = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
     return [each for each in blocks if isinstance(each, list)]
@@ -97,6 +102,8 @@ def _is_read_behind(
     """Whether what follows a statement, also behind the tests around it, reads a tensor before anything waits."""
     while id(statement) in around:
         owner, body = around[id(statement)]
+        if _coalesces(owner):
+            return False
         place = next(n for n, each in enumerate(body) if each is statement)
         read = _is_read_before_wait(body[place + 1 :], text)
         if read is not None:
@@ -110,8 +117,7 @@ def _is_read_behind(
 def _find_replaced(scope: Scope, works: dict[ast.Call, str]) -> Iterator[SourceFact]:
     """Yield work in a variable that the same block binds anew before anything reads it."""
     for node in (scope.node, *own_nodes(scope.node)):
-        blocks = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
-        for body in (each for each in blocks if isinstance(each, list)):
+        for body in _list_blocks(node):
             for place, statement in enumerate(body):
                 call, name = _read_assigned(statement)
                 if call in works and name and _is_bound_anew(body[place + 1 :], name):
