@@ -15,6 +15,8 @@ from ddpdoctor.source.resolve.traces import trace_programs, trace_setups
 
 FAILED = "failed"
 """Said of a rule in whose code something was raised."""
+MOST_WORDS = 120
+"""Characters of an error's own text: that of a missing key may be a whole file."""
 
 
 class FactFinder:
@@ -110,7 +112,7 @@ def _run(rule: LintRule, cut: list[str], *given: object) -> Iterator[SourceFact]
     except (OverBudgetError, RecursionError):
         raise
     except Exception as problem:
-        words = f"{rule.name}: {FAILED} ({type(problem).__name__}: {problem})"
+        words = f"{rule.name}: {FAILED} ({type(problem).__name__}: {str(problem)[:MOST_WORDS]})"
         if words not in cut:
             cut.append(words)
 

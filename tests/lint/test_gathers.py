@@ -63,7 +63,12 @@ def test_gathered_tensors_are_part_of_a_loss(source: str) -> None:
         CONTRAST.format(
             head="", after="r = dist.get_rank()\n    parts = parts[:r] + [z] + parts[r + 1:]", use=LOSS
         ),
-        CONTRAST.format(head="@torch.no_grad()", after="pass", use=LOSS),
+        CONTRAST.format(head="@torch.no_grad()", after="parts[dist.get_rank()] = z", use=LOSS),
+        CONTRAST.format(
+            head="@torch.no_grad()",
+            after="pass",
+            use="all_z = gather(z)\n    all_z[rank] = z\n    loss = all_z.sum()",
+        ),
         CONTRAST.format(
             head="", after="pass", use="seen = gather(z)\n    print(seen.std())\n    loss = z.sum()"
         ),
@@ -97,6 +102,11 @@ for x, y in batches:
 @pytest.mark.parametrize("loss", ["bank(z, gather(z))", "bank(z, index, everyone=gather(z)).mean()"])
 def test_gathered_beside_the_own_part_in_what_is_not_followed_is_a_question(loss: str) -> None:
     assert [each.rule for each in facts_in(HEAD + BANK.format(loss=loss))] == ["gather-doubted"]
+
+
+def test_gathered_without_gradients_on_purpose_is_a_question() -> None:
+    source = HEAD + CONTRAST.format(head="@torch.no_grad()", after="pass", use=LOSS)
+    assert [each.rule for each in facts_in(source)] == ["gather-doubted"]
 
 
 @pytest.mark.wrong

@@ -130,6 +130,57 @@ def test_one_rank_alone_decides_or_nothing_is_decided(use: str) -> None:
     assert "NUM005" not in {each.code for each in lint(make(BY_SEED, use), head=HEAD)}
 
 
+TO_ONE = (
+    "sums = torch.zeros(2)\n    with torch.no_grad():\n        for (x,) in loader:\n"
+    "            sums[0] += F.mse_loss(model(x), x)\n            sums[1] += 1\n    return mean_of(sums)\n"
+    "def mean_of(sums):\n    dist.{operation}\n    return (sums[0] / sums[1]).item()"
+)
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("use", USES)
+def test_what_one_rank_alone_has_decides_on_all(use: str) -> None:
+    text = make(TO_ONE.format(operation="reduce(sums, dst=0)"), use)
+    findings = [each for each in lint(text, head=HEAD) if each.code == "NUM005"]
+    assert lines_of(findings, "NUM005") == find_marked(text, head=HEAD)
+    assert "leaves the result on one rank only" in findings[0].message
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("operation", "use"),
+    [
+        ("all_reduce(sums)", USES[0]),
+        ("reduce(sums, dst=0)\n    dist.broadcast(sums, src=0)", USES[0]),
+        ("reduce(sums, dst=0)", "if rank == 0:\n            print(value < 0.1)"),
+        ("reduce(sums, dst=0)", "print(value)"),
+    ],
+)
+def test_what_all_ranks_have_or_one_alone_uses(operation: str, use: str) -> None:
+    text = make(TO_ONE.format(operation=operation), use)
+    assert "NUM005" not in {each.code for each in lint(text, head=HEAD)}
+
+
+BEFORE = (
+    "sums = torch.zeros(2)\n    with torch.no_grad():\n        for (x,) in loader:\n"
+    "            sums[0] += F.mse_loss(model.module(x), x)\n            sums[1] += 1\n"
+    "    {early}dist.all_reduce(sums)\n    {late}return value"
+)
+READ = "value = (sums[0] / sums[1]).item()\n    "
+
+
+@pytest.mark.wrong
+def test_a_number_that_is_read_before_the_sums_are_reduced() -> None:
+    text = make(BEFORE.format(early=READ, late=""), USES[0])
+    assert lines_of(lint(text, head=HEAD), "NUM005") == find_marked(text, head=HEAD)
+
+
+@pytest.mark.right
+def test_a_number_that_is_read_after_the_sums_are_reduced() -> None:
+    text = make(BEFORE.format(early="", late=READ), USES[0])
+    assert "NUM005" not in {each.code for each in lint(text, head=HEAD)}
+
+
 BATCHES = """\
 def train_on(model, optimizer, batch):
     optimizer.zero_grad()

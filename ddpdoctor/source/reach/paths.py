@@ -30,6 +30,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import Difference, RankReader
 from ddpdoctor.source.resolve.tree_nodes import children
 from ddpdoctor.source.resolve.walking import find_calls, name_last, own_nodes
+from ddpdoctor.source.sameness.contents import BatchReader
 from ddpdoctor.source.sameness.handlers import Handlers
 from ddpdoctor.source.sameness.losses import LossReader
 from ddpdoctor.source.sameness.reduced import ReducedReader
@@ -74,6 +75,7 @@ class PathReader:
         self._found: dict[Scope, list[Found]] = {}
         self._ways: list[list[Found]] = []
         self._losses = LossReader(files)
+        self._batches = BatchReader(files)
         files.find_reduced = ReducedReader(files).find_all
         self._handlers = Handlers(files, self._differs, self._ranks.rank)
         self._unknowns = Unknowns(files, self.summarise)
@@ -336,7 +338,9 @@ class PathReader:
 
     def _differs(self, test: ast.expr, scope: Scope) -> Difference | None:
         """Return how ranks differ in a test, by who they are or by what each alone has computed."""
-        return self._ranks.read(test, scope) or self._losses.read(test, scope)
+        return (
+            self._ranks.read(test, scope) or self._losses.read(test, scope) or self._batches.read(test, scope)
+        )
 
     def _compare(
         self,

@@ -123,7 +123,8 @@ class Objects:
             if node.id in home.loops:
                 return self._of_loop(node.id, home, depth)
             if values == [UNKNOWN]:
-                return self._of_parameter(node.id, home, depth)
+                given = node.id in home.parameters
+                return (self._of_parameter if given else self._of_element)(node.id, home, depth)
             # ``net = DDP(net)`` and ``net = net.to(device)`` leave it of its class
             others = [value for value in values if ast.unparse(self._unwrap(value, home)) != node.id]
             return self._only(((value, home) for value in others), depth)
@@ -193,6 +194,27 @@ class Objects:
         if any(argument is None for argument, _ in given):
             return None
         return self._only(((a, scope) for a, scope in given if a is not None), depth)
+
+    def _of_element(self, name: str, home: Scope, depth: int) -> Scope | None:
+        """Return the class of a variable that takes one place of what a function of the files returns."""
+        found: list[tuple[ast.expr, Scope]] = []
+        for node in own_nodes(home.node):
+            value = node.value if isinstance(node, ast.Assign) else None
+            function = self._find_function(value.func, home) if isinstance(value, ast.Call) else None
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+                places = [place for place, each in enumerate(elements) if getattr(each, "id", None) == name]
+                if not places:
+                    continue
+                if function is None or any(isinstance(each, ast.Starred) for each in elements):
+                    return None
+                for each in own_nodes(function.node):
+                    if isinstance(each, ast.Return) and each.value is not None:
+                        row = each.value.elts if isinstance(each.value, ast.Tuple) else []
+                        if len(row) != len(elements):
+                            return None
+                        found.append((row[places[0]], function))
+        return self._only(found, depth)
 
     def _of_loop(self, name: str, home: Scope, depth: int) -> Scope | None:
         """Return the class of what loops go over whose variable has a name: all of one class, in containers of it."""

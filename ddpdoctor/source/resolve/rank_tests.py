@@ -169,7 +169,9 @@ class RankReader:
         if isinstance(operator, (ast.Eq, ast.NotEq)):
             value = _number(right)
             if value is None:
-                fixed = isinstance(right, ast.Call) or self._is_size(right, scope)
+                fixed = (
+                    isinstance(right, ast.Call) or self._is_size(right, scope) or self._is_block(right, scope)
+                )
                 return Difference("rank", traced, key, positive) if fixed else None
             return None if value < 0 else Difference("rank", traced, _key(left, value), positive)
         if isinstance(operator, (ast.In, ast.NotIn)) and isinstance(right, (ast.List, ast.Tuple, ast.Set)):
@@ -196,6 +198,22 @@ class RankReader:
             isinstance(node, ast.BinOp)
             and self._last(node.left, scope) in _WORLD
             and _number(node.right) is not None
+        )
+
+    def _is_block(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether it is the first rank of a block, ``rank // size * size``: that of some ranks alone."""
+        found = self._values(node, scope) if isinstance(node, (ast.Name, ast.Attribute)) else None
+        if found is not None and len(found[1]) == 1:
+            node, scope = found[1][0], found[0].makers.get(found[1][0], found[0])
+        return (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Mult)
+            and any(
+                isinstance(each, ast.BinOp)
+                and isinstance(each.op, ast.FloorDiv)
+                and self.rank(each.left, scope) is not None
+                for each in (node.left, node.right)
+            )
         )
 
     def _mentions(self, node: ast.expr, names: frozenset[str], scope: Scope) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.source.resolve.building import only_builds
 from ddpdoctor.source.resolve.calls import JOINS, MESHES, is_any_collective, is_wrapper
 from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.listed import ListReader
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.tree_nodes import children
@@ -157,6 +158,7 @@ class _Walker:
         self.files = files
         self.trace = trace
         self._deepest = deepest
+        self._lists = ListReader(files)
         self._sides: dict[ast.AST, bool | None] = {}
         """Which side of each test so far a run of several ranks takes."""
         self.may_join = False
@@ -267,7 +269,8 @@ class _Walker:
         callee = find_callee(node, scope, self.files)
         if callee is None and name in RUNNERS and node.args:
             callee = self.files.function(node.args[0], scope)
-        self._write(Step(node, name, scope, guards, frames, callee is not None))
+        callees = [callee] if callee is not None else self._find_listed(node, scope, frames)
+        self._write(Step(node, name, scope, guards, frames, bool(callees)))
         if name in JOINS:
             size, rank = (
                 fold(find_keyword(node, word), scope, self.files) for word in ("world_size", "rank")
@@ -281,13 +284,30 @@ class _Walker:
             self.trace.joins = sure and (
                 makes or is_wrapper(node, scope, self.files) or is_any_collective(node, scope, self.files)
             )
-        if callee is None or len(frames) >= self._deepest or any(each.callee is callee for each in frames):
+        for each in callees:
+            self._enter(each, node, scope, guards, frames)
+
+    def _enter(
+        self,
+        callee: Scope,
+        call: ast.Call,
+        scope: Scope,
+        guards: tuple[Guard, ...],
+        frames: tuple[Frame, ...],
+    ) -> None:
+        """Write the steps of a function that a call runs."""
+        if len(frames) >= self._deepest or any(each.callee is callee for each in frames):
             return
         if only_builds(callee, self.files):
             return
         for decorator in getattr(callee.node, "decorator_list", ()):
             guards = (*guards, Guard("decorator", decorator, callee.outer or callee))
-        self.block(callee.node.body, callee, guards, (*frames, Frame(node, scope, callee)))
+        self.block(callee.node.body, callee, guards, (*frames, Frame(call, scope, callee)))
+
+    def _find_listed(self, call: ast.Call, scope: Scope, frames: tuple[Frame, ...]) -> list[Scope]:
+        """Return the methods that a call runs of each object of a list."""
+        given = [(each.call, each.scope, each.callee) for each in frames]
+        return self._lists.methods(call, scope, given)
 
     def _write(self, step: Step) -> None:
         if len(self.trace.steps) >= MOST_STEPS or len(step.guards) > MOST_GUARDS:

@@ -17,10 +17,13 @@ from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import ZERO, RankReader
 from ddpdoctor.source.resolve.traces import Frame, Guard, Step, Trace
 from ddpdoctor.source.sameness.alike import RANKLIKE, Values, without_bar
+from ddpdoctor.source.sameness.losses import ORDERS
 
 OF_RANKS = re.compile("rank|proc_id", re.IGNORECASE)
 OF_SOME = re.compile("rank|proc|main|master|primary|chief|leader|first|lead|local|gpu|device", re.IGNORECASE)
 """Parts of names by which a test may ask for one rank."""
+IN_PLACE = re.compile(r"[a-z0-9_]*[a-z0-9]_")
+"""Methods that change a tensor in place."""
 STARTERS = ("torch.", "hydra.", "click.")
 """Packages whose decorators run a function on each rank."""
 
@@ -38,6 +41,21 @@ class Ways:
     def may_differ(self, step: Step) -> bool:
         """Whether some ranks may not come to a step, or not at the same time."""
         return any(self._guard_differs(each, step.frames) for each in step.guards)
+
+    def may_leave_out(self, step: Step) -> bool:
+        """Whether a test may keep some ranks from a step: which of two numbers is larger lets all pass now and then."""
+        return any(
+            self._guard_differs(each, step.frames) and not self._compares_numbers(each)
+            for each in step.guards
+        )
+
+    def _compares_numbers(self, guard: Guard) -> bool:
+        test = guard.test
+        return (
+            isinstance(test, ast.Compare)
+            and all(isinstance(each, ORDERS) for each in test.ops)
+            and not self._asks_for_rank(test, guard.scope)
+        )
 
     def may_be_of_some(self, step: Step) -> bool:
         """Whether a test before a step may be about ranks; others that are not known go the same way on most."""
@@ -135,8 +153,12 @@ class Ways:
             return False
         function = step.call.func
         last = function.attr if isinstance(function, ast.Attribute) else step.name
-        if last in HARMLESS or step.name.split(".")[0] in KNOWN_ROOTS:
+        if last in HARMLESS or IN_PLACE.fullmatch(last) or step.name.split(".")[0] in KNOWN_ROOTS:
             return False
+        if last == "backward" or kinds_of(self.files).all_of(
+            function, step.scope, "model", "wrapped", "loss"
+        ):
+            return False  # what a model's own forward calls are steps of their own
         if self.files.find_class(function, step.scope) is not None:
             return False  # one without an __init__ of its own
         if self._is_tame_attribute(function, step.scope):

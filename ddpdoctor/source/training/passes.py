@@ -73,11 +73,27 @@ def _find_passes(kinds: Kinds) -> Iterator[Pass]:
 def _find_counted(loop: ast.For) -> list[tuple[str, ast.expr]]:
     """Return what is added up in a loop, and what is added: numbers of batches and samples decide nothing."""
     return [
-        (each.target.id, each.value)
+        (name, value)
         for each in own_nodes(loop)
-        if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and not _is_size(each.value)
-        if CLOCKS.isdisjoint(names_in(each.value))
+        for name, value in _list_added(each)
+        if not _is_size(value) and CLOCKS.isdisjoint(names_in(value))
     ]
+
+
+def _list_added(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield to what a node adds which value: ``total += x``, ``sums[0] += x``, ``values.append(x)``."""
+    if isinstance(node, ast.AugAssign):
+        target = node.target.value if isinstance(node.target, ast.Subscript) else node.target
+        if isinstance(target, ast.Name):
+            yield target.id, node.value
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "append"
+        and isinstance(node.func.value, ast.Name)
+        and len(node.args) == 1
+    ):
+        yield node.func.value.id, node.args[0]
 
 
 def _is_size(node: ast.expr) -> bool:

@@ -154,6 +154,7 @@ def _items(each: UnevenCall) -> Iterable[EvidenceItem]:
         "host": "the host",
         "clock": "the clock of each rank",
         "loss": "the batch of each rank: it depends on the output of the wrapped model",
+        "batch": "the batch of each rank: it depends on what its samples are",
         "random": "the rank: nothing seeds the generator, which starts differently in each process",
         "error": "the rank that hits it",
     }
@@ -181,7 +182,7 @@ def _correct(each: UnevenCall) -> Fix:
             "decide on rank 0 and broadcast the decision",
             code="stop = torch.tensor(int(over))\ndist.broadcast(stop, src=0)\nif stop.item():\n    ...",
         )
-    if each.origin in ("loss", "random"):
+    if each.origin in ("loss", "batch", "random"):
         return Fix(
             "make the decision collectively",
             code=f"stop = torch.tensor(float({each.test}), device=device)\n"

@@ -29,7 +29,8 @@ JOINED = frozenset({"cat", "stack", "concat", "vstack", "hstack"})
 def find_gathered(files: Files) -> Iterator[SourceFact]:
     """Yield gathered tensors that had a gradient and are part of a loss without it (``gather-without-gradient``).
 
-    Where a call that is not followed gets the rank's own part as well, it is a question (``gather-doubted``).
+    Where a call that is not followed gets the rank's own part as well, or the gather stands below ``torch.no_grad``,
+    which may be meant, it is a question (``gather-doubted``; why: ``beside`` or ``no_grad``).
 
     into: the variable that is gathered into. what: what is gathered.
     """
@@ -43,8 +44,9 @@ def find_gathered(files: Files) -> Iterator[SourceFact]:
                 into, what = call.args[:2]
                 if (
                     not isinstance(into, ast.Name)
-                    or _is_constant(call, scope, files)
+                    or _is_of_autograd(scope, files)
                     or _puts_back(into, what, scope)
+                    or any(_sets_own(home) for _, home in kinds.callers(scope))
                 ):
                     continue
                 losses = _slice_losses(kinds) if losses is None else losses
@@ -53,12 +55,17 @@ def find_gathered(files: Files) -> Iterator[SourceFact]:
                     forwards = _find_forwards(what, scope, loss, kinds)
                     if not forwards or any(_is_constant(one.call, one.scope, files) for one in forwards):
                         continue
-                    doubted = _goes_beside((into.id, scope), forwards, loss.behind, kinds)
+                    told_so = _is_constant(call, scope, files)
+                    doubted = told_so or _goes_beside((into.id, scope), forwards, loss.behind, kinds)
                     yield SourceFact(
                         "gather-doubted" if doubted else "gather-without-gradient",
                         scope.place(call),
                         (RelatedPlace("noticed", loss.scope.place(loss.call)),),
-                        {"into": into.id, "what": ast.unparse(what)},
+                        {
+                            "into": into.id,
+                            "what": ast.unparse(what),
+                            "why": "no_grad" if told_so else "beside" if doubted else "",
+                        },
                     )
                     break
 
@@ -79,15 +86,21 @@ def _slice_losses(kinds: Kinds) -> list[_Loss]:
     return found
 
 
-def _is_constant(node: ast.AST, scope: Scope, files: Files) -> bool:
-    """Whether a call stands where no gradients are made, or in a function of autograd's own."""
+def _is_of_autograd(scope: Scope, files: Files) -> bool:
+    """Whether a function is one of a class of autograd's own functions."""
     for each in scope.outwards():
         if isinstance(each.node, ast.ClassDef):
             bases = [files.dotted(base, each.outer or each) or "" for base in each.node.bases]
-            if any(
-                base.endswith("autograd.Function") or base.endswith("function.Function") for base in bases
-            ):
+            if any(base.endswith(("autograd.Function", "function.Function")) for base in bases):
                 return True
+    return False
+
+
+def _is_constant(node: ast.AST, scope: Scope, files: Files) -> bool:
+    """Whether a call stands where no gradients are made."""
+    if _is_of_autograd(scope, files):
+        return True
+    for each in scope.outwards():
         for decorator in getattr(each.node, "decorator_list", ()):
             if not NO_GRADIENT.isdisjoint(names_in(decorator)):
                 return True
@@ -99,15 +112,25 @@ def _is_constant(node: ast.AST, scope: Scope, files: Files) -> bool:
     )
 
 
+def _sets_own(scope: Scope) -> bool:
+    """Whether a function sets what stands at the rank's own place."""
+    return any(
+        isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Store)
+        and any("rank" in name for name in names_in(node.slice))
+        for node in own_nodes(scope.node)
+    )
+
+
 def _puts_back(into: ast.Name, what: ast.expr, scope: Scope) -> bool:
     """Whether the rank's own part is put in its place, or joined with those of the others."""
     own = {each.id for each in ast.walk(what) if isinstance(each, ast.Name)}
+    if _sets_own(scope):
+        return True  # perhaps in what was joined of it
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             if isinstance(node.value, ast.Name) and node.value.id == into.id:
                 return True
-            if any("rank" in name for name in names_in(node.slice)):
-                return True  # in what was joined of it
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in JOINED and node.args:
             row = node.args[0].elts if isinstance(node.args[0], (ast.List, ast.Tuple)) else []
             if len(row) > 1 and any(isinstance(each, ast.Name) and each.id in own for each in row):
@@ -186,7 +209,9 @@ def ask_gathered(evidence: Evidence) -> Iterable[Finding]:
             f"The output of all_gather at {name_line(fact.place)} has no gradient: is the loss of the "
             f"backward pass at {name_line(fact.related[0].place)} computed from it, or only from this rank's part?",
             _make_fix(fact),
-            why="both are handed to a call that is not followed",
+            why="both are handed to a call that is not followed"
+            if fact.details["why"] == "beside"
+            else "the gather is below torch.no_grad, and what is gathered is an output of the model",
         )
 
 

@@ -1,4 +1,4 @@
-"""NUM009: a loss is divided by the number of ranks, and DistributedDataParallel averages its gradients as well."""
+"""NUM009: a loss is divided by the number of ranks, or by a count of theirs, and the gradients are averaged as well."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.resolve.calls import DIST
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
-from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.walking import name_last
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, name_last, own_nodes
 from ddpdoctor.source.training.train_loops import is_backward, training_loops
 from ddpdoctor_checks.lint.calls.averaged_twice import is_size, multiplies
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
@@ -28,6 +29,9 @@ def find_divided(files: Files) -> Iterator[SourceFact]:
     (https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html). Silent in a program
     that multiplies anything by that number, such as the learning rate, and in one whose collectives carry gradients or
     whose reduction is its own. A forward pass through the wrapper is beside.
+
+    by: ``ranks``, or ``count`` where a sum over the rank's own samples is divided by a number that was summed over all
+    ranks: averaged, that is too small by the number of ranks as well.
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -40,16 +44,17 @@ def find_divided(files: Files) -> Iterator[SourceFact]:
             if divided is not None:
                 told.add(call)
                 beside = (RelatedPlace("noticed", forward.scope.place(forward.call)),)
-                yield SourceFact("loss-divided", scope.place(divided), beside)
+                yield SourceFact("loss-divided", scope.place(divided[0]), beside, {"by": divided[1]})
 
 
-def _find_division(call: ast.Call, scope: Scope, kinds: Kinds) -> ast.AST | None:
-    """Return the division by the number of ranks of what a backward pass begins with, by its last assignment."""
+def _find_division(call: ast.Call, scope: Scope, kinds: Kinds) -> tuple[ast.AST, str] | None:
+    """Return the division of what a backward pass begins with, by its last assignment, and by what it divides."""
     if not isinstance(call.func, ast.Attribute):
         return None
     loss = call.func.value
-    if _is_divided(loss):
-        return call
+    by = _divided_by(loss, scope, kinds)
+    if by is not None:
+        return call, by
     own = kinds.flow(scope).spot(call)
     if not isinstance(loss, ast.Name) or own is None:
         return None
@@ -63,15 +68,64 @@ def _find_division(call: ast.Call, scope: Scope, kinds: Kinds) -> ast.AST | None
         if any(isinstance(each, ast.Name) and each.id == loss.id for each in targets):
             last = statement if spot.surely_before(own) else None
     if isinstance(last, ast.AugAssign):
-        return last if isinstance(last.op, ast.Div) and is_size(last.value) else None
-    return last if isinstance(last, ast.Assign) and _is_divided(last.value) else None
+        by = "ranks" if isinstance(last.op, ast.Div) and is_size(last.value) else None
+    else:
+        by = _divided_by(last.value, scope, kinds) if isinstance(last, ast.Assign) else None
+    return (last, by) if last is not None and by is not None else None
 
 
-def _is_divided(node: ast.expr) -> bool:
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.Div) and is_size(node.right)
+def _divided_by(node: ast.expr, scope: Scope, kinds: Kinds) -> str | None:
+    """Return ``ranks`` or ``count`` for what a value is divided by; None for others."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        if is_size(node.right):
+            return "ranks"
+        return "count" if _is_sum(node.left, scope) and _is_count_of_all(node.right, scope, kinds) else None
     called = isinstance(node, ast.Call) and name_last(node.func) == "div" and len(node.args) == 1
-    return isinstance(node, ast.Call) and called and is_size(node.args[0])
+    return "ranks" if isinstance(node, ast.Call) and called and is_size(node.args[0]) else None
+
+
+def _is_sum(node: ast.expr, scope: Scope) -> bool:
+    """Whether a loss adds up those of the samples: ``reduction="sum"``, or ``.sum()``."""
+    found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
+    values = found[1] if found is not None else [node]
+    return bool(values) and all(
+        isinstance(each, ast.Call)
+        and (
+            (isinstance(each.func, ast.Attribute) and each.func.attr == "sum" and not each.args)
+            or getattr(find_keyword(each, "reduction"), "value", None) == "sum"
+        )
+        for each in values
+    )
+
+
+def _is_count_of_all(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a variable is what ``all_reduce`` summed, here or in the function that gives it, and nothing divides."""
+    if not isinstance(node, ast.Name):
+        return False
+    home, values = scope.lookup(node.id) or (scope, [])
+    if home is not scope or any(
+        each is UNKNOWN or any(isinstance(part, ast.Div) for part in ast.walk(each)) for each in values
+    ):
+        return False
+    if any(_sums_over_ranks(call, node.id, scope, kinds) for call in find_calls(scope)):
+        return True
+    only = values[0] if len(values) == 1 else None
+    function = kinds.called(only, scope) if isinstance(only, ast.Call) else None
+    if function is None:
+        return False
+    given = [each.value for each in own_nodes(function.node) if isinstance(each, ast.Return)]
+    return bool(given) and all(
+        isinstance(each, ast.Name) and _is_count_of_all(each, function, kinds) for each in given
+    )
+
+
+def _sums_over_ranks(call: ast.Call, name: str, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a call adds up a variable over all ranks."""
+    if kinds.files.dotted(call.func, scope) != f"{DIST}all_reduce" or not call.args:
+        return False
+    operation = find_keyword(call, "op", 1)
+    plain = operation is None or name_last(operation) == "SUM"
+    return plain and find_keyword(call, "group", 2) is None and getattr(call.args[0], "id", "") == name
 
 
 def _compensates(module: Scope, kinds: Kinds) -> bool:
@@ -90,11 +144,22 @@ def _sums(member: Scope, kinds: Kinds) -> bool:
 def tell_divided(evidence: Evidence) -> Iterable[Finding]:
     """A loss is divided by the number of ranks before gradients are averaged."""
     for fact in facts_of(evidence, "loss-divided"):
+        by_ranks = fact.details["by"] == "ranks"
+        loss, divisor, factor = (
+            ("loss", "the world size", "that factor")
+            if by_ranks
+            else ("summed loss", "a count of all ranks", "the world size")
+        )
         yield tell_fact(
             fact,
-            f"The loss is divided by the world size at {name_line(fact.place)}, and DistributedDataParallel averages "
-            "the gradients too: they are too small by that factor.",
-            Fix("drop the division: gradients are averaged already", code="loss.backward()"),
+            f"The {loss} is divided by {divisor} at {name_line(fact.place)}, and DistributedDataParallel averages "
+            f"the gradients too: they are too small by {factor}.",
+            Fix("drop the division: gradients are averaged already", code="loss.backward()")
+            if by_ranks
+            else Fix(
+                "multiply by the world size, which the average divides by",
+                code="loss = loss * dist.get_world_size()",
+            ),
             why=f"the loss comes from the wrapper called at {name_line(fact.related[0].place)}; nothing multiplies by "
             "the world size",
             severity="warning",

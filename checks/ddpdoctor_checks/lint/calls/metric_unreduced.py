@@ -10,11 +10,12 @@ from functools import partial
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.resolve.calls import DIST
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
-from ddpdoctor.source.resolve.walking import find_argument, name_last, names_in, own_nodes
+from ddpdoctor.source.resolve.walking import find_argument, find_keyword, name_last, names_in, own_nodes
 from ddpdoctor.source.sameness.losses import JOINING, ORDERS
 from ddpdoctor.source.training.measures import MEASURED, MeasureReader
 from ddpdoctor.source.training.passes import find_mentioned, find_passes, joins_results
@@ -24,7 +25,7 @@ from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 REPORTS = frozenset({"print", "info", "log", "add_scalar", "add_scalars", "warning", "write", "set_postfix"})
 PLATEAUS = frozenset({"torch.optim.lr_scheduler.ReduceLROnPlateau"})
 """Schedulers that are given a result and change the learning rate by it."""
-DEEPEST = 2
+DEEPEST = 3
 """Functions over which a result is followed."""
 
 
@@ -73,6 +74,32 @@ def find_measures(files: Files) -> Iterator[SourceFact]:
                 told.add(found.node)
                 place = found.scope.place(found.node)
                 yield SourceFact("measure-unreduced", place, details={"name": found.name}, certain=False)
+
+
+@lint_rule("reduced-to-one", reads="files")
+def find_reduced_to_one(files: Files) -> Iterator[SourceFact]:
+    """Yield what all ranks decide by the result of a ``reduce``, which one rank alone has (``reduced-to-one``).
+
+    The ``reduce`` is beside it. name: the variable. Silent where a test on the rank stands around either.
+    """
+    kinds = kinds_of(files)
+    ranks = RankReader(files)
+    for module in distributed_modules(kinds):
+        for scope in module.walk():
+            for statement, spot in kinds.flow(scope).statements:
+                call = statement.value if isinstance(statement, ast.Expr) and spot.is_on else None
+                if not isinstance(call, ast.Call) or files.dotted(call.func, scope) != f"{DIST}reduce":
+                    continue
+                given = call.args[0] if call.args else find_keyword(call, "tensor")
+                if not isinstance(given, ast.Name) or _is_of_one_rank(
+                    _Use("", given.id, statement, scope), ranks
+                ):
+                    continue
+                used = _UseFinder(kinds).find(frozenset({given.id}), scope, statement)
+                if used is not None and used.way == "decides" and not _is_of_one_rank(used, ranks):
+                    beside = (RelatedPlace("noticed", scope.place(call)),)
+                    place = used.scope.place(used.node)
+                    yield SourceFact("reduced-to-one", place, beside, {"name": used.name}, certain=False)
 
 
 def _joins_inside(loop: ast.For, scope: Scope, kinds: Kinds) -> bool:
@@ -138,7 +165,13 @@ class _UseFinder:
     def find(self, counted: frozenset[str], scope: Scope, after: ast.stmt) -> _Use | None:
         """Return how variables are used after a statement, also by who calls the function that returns them."""
         used, returned = self._follow(set(counted), scope, after)
-        if (used is not None and used.way == "decides") or not returned or self._depth >= DEEPEST:
+        if used is not None and used.way == "decides":
+            return used
+        return self._find_above(scope, returned, used)
+
+    def _find_above(self, scope: Scope, returned: set[int | None], used: _Use | None) -> _Use | None:
+        """Return how callers of a function use what it returns; else a use that is known."""
+        if not returned or self._depth >= DEEPEST:
             return used
         self._depth += 1
         above = (self._find_result(call, home, returned) for call, home in self._kinds.callers(scope))
@@ -151,6 +184,8 @@ class _UseFinder:
             if isinstance(statement, ast.Assign) and statement.value is call:
                 bound = {name for target in statement.targets for name in _bind(target, places)}
                 return self.find(frozenset(bound), scope, statement)
+            if isinstance(statement, ast.Return) and statement.value is call:
+                return self._find_above(scope, places, None)
         return None
 
     def _follow(
@@ -328,6 +363,15 @@ def tell_unreduced(evidence: Evidence) -> Iterable[Finding]:
             else "no name in the program mentions reducing, gathering or metrics",
             severity=None if way == "decides" else "info",
             role="cause" if way == "decides" else "advice",
+        )
+    for fact in facts_of(evidence, "reduced-to-one"):
+        name, reduced = fact.details["name"], name_line(fact.related[0].place)
+        yield tell_fact(
+            fact,
+            f"{name} decides at {name_line(fact.place)} on every rank, but dist.reduce at {reduced} leaves the "
+            "result on one rank only: the others decide by an incomplete value.",
+            Fix("all-reduce it", code="dist.all_reduce(value)"),
+            why="no rank-dependent `if` guards either line, and nothing broadcasts the result",
         )
     known = {fact.place for fact in facts_of(evidence, "metric-unreduced")}
     for fact in facts_of(evidence, "measure-unreduced"):

@@ -11,10 +11,11 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.texts import fold
-from ddpdoctor.source.resolve.walking import find_keyword, names_in
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, names_in
 from ddpdoctor.source.training.train_loops import (
     RANDOM,
     about_random,
@@ -36,6 +37,8 @@ SHUFFLES = frozenset(
 """Functions and methods that put samples into an order drawn at random."""
 PLAIN = frozenset({"RandomSampler", "SequentialSampler"})
 """Samplers of torch that know no ranks."""
+BASES = frozenset({"Sampler", "BatchSampler", "RandomSampler", "SequentialSampler", "object"})
+"""Classes that a sampler may inherit from without knowing ranks."""
 DISTRIBUTES = re.compile(
     r"dist|ddp|world|rank|gpu|parallel|multi|launch|slurm|nproc|num_proc|local", re.IGNORECASE
 )
@@ -103,8 +106,8 @@ def _find_option(loader: Value, kinds: Kinds) -> str | None:
     for name, place in (("sampler", 3), ("batch_sampler", 4)):
         sampler = find_keyword(call, name, place)
         found = list_inner_samplers(kinds.find(sampler, scope), kinds) if sampler is not None else ()
-        plain = [each for each in found if _is_plain(each)]
-        others = [each for each in found if not _is_plain(each)]
+        plain = [each for each in found if _is_plain(each, kinds)]
+        others = [each for each in found if not _is_plain(each, kinds)]
         if others:
             test = next((_find_test(each, others, kinds) for each in plain if each.kind == "sampler"), None)
             if test is None or DISTRIBUTES.search(test):  # the other side is for one rank
@@ -113,8 +116,48 @@ def _find_option(loader: Value, kinds: Kinds) -> str | None:
     return option
 
 
-def _is_plain(sampler: Value) -> bool:
-    return sampler.kind == "none" or (sampler.kind == "sampler" and sampler.name.rpartition(".")[2] in PLAIN)
+def _is_plain(sampler: Value, kinds: Kinds) -> bool:
+    """Whether a sampler knows no ranks: one of torch's, or of a class of the files whose source is all known."""
+    if sampler.kind == "none":
+        return True
+    if sampler.kind != "sampler" or sampler.scope is None:
+        return False
+    if sampler.owner is None:
+        return sampler.name.rpartition(".")[2] in PLAIN
+    if speaks_of(sampler.call, about_shards, sampler.scope, kinds) or _takes_sampler(sampler, kinds):
+        return False
+    return all(_knows_no_ranks(each, kinds) for each in kinds.files.objects.bases(sampler.owner))
+
+
+def _takes_sampler(sampler: Value, kinds: Kinds) -> bool:
+    """Whether a sampler is given what may be another one, which may know the ranks."""
+    given = [*sampler.call.args, *(each.value for each in sampler.call.keywords)]
+    return any(isinstance(each, ast.Starred) for each in given) or (
+        (
+            sampler.scope is not None
+            and any(value.kind == "sampler" for each in given for value in kinds.find(each, sampler.scope))
+        )
+        or any("sampler" in name.lower() for each in given for name in names_in(each))
+    )
+
+
+def _knows_no_ranks(owner: Scope, kinds: Kinds) -> bool:
+    """Whether nothing in a class of samplers is about ranks: its names, what it calls, and what it inherits from."""
+    node, home = owner.node, owner.outer or owner
+    if not isinstance(node, ast.ClassDef) or any(map(about_shards, names_in(node))):
+        return False
+    for base in node.bases:
+        name = kinds.files.dotted(base.value if isinstance(base, ast.Subscript) else base, home) or ""
+        last = name.rpartition(".")[2]
+        if kinds.files.find_class(base, home) is None and last not in BASES:
+            return False
+    return all(
+        isinstance(call.func, ast.Attribute)
+        or kinds.files.function(call.func, method) is not None
+        or (kinds.files.dotted(call.func, method) or "").split(".")[0] in KNOWN_ROOTS
+        for method in owner.functions.values()
+        for call in find_calls(method)
+    )
 
 
 def _find_test(plain: Value, others: Sequence[Value], kinds: Kinds) -> str | None:

@@ -46,7 +46,7 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if written is None and (forwarded := find_forwarded(step)) is not None:
             giver = forwarded[1]
             written = find_written(replace(giver, node=forwarded[0], name=step.name), files)
-        if written is None or ways.may_differ(step) or not ways.is_alike(written[0], giver):
+        if written is None or ways.may_leave_out(step) or not ways.is_alike(written[0], giver):
             continue
         if any(each in ways.spell(written[0], giver) for each in HARMLESS):
             continue

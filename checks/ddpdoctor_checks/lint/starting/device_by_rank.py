@@ -12,7 +12,7 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.traces import Step, Trace
-from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor.source.training.cuda import SETS
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
@@ -77,9 +77,9 @@ def _is_global_rank(node: ast.expr, scope: Scope, files: Files, depth: int = 0) 
             return not node.args and not node.keywords
         if name in ("os.environ.get", "os.getenv"):
             return bool(node.args) and fold(node.args[0], scope, files) == "RANK"
-        return (
-            name == "int" and len(node.args) == 1 and _is_global_rank(node.args[0], scope, files, depth + 1)
-        )
+        if name == "int" and len(node.args) == 1:
+            return _is_global_rank(node.args[0], scope, files, depth + 1)
+        return _returns_rank(node, scope, files, depth)
     if isinstance(node, ast.Subscript):
         return files.dotted(node.value, scope) == "os.environ" and fold(node.slice, scope, files) == "RANK"
     if isinstance(node, ast.Name):
@@ -87,7 +87,23 @@ def _is_global_rank(node: ast.expr, scope: Scope, files: Files, depth: int = 0) 
         if found is None or len(found[1]) != 1:
             return False
         return _is_global_rank(found[1][0], found[0], files, depth + 1)
+    if isinstance(node, ast.Attribute):
+        owner = files.find_made(node.value, scope)
+        values = owner.attributes.get(node.attr, []) if owner is not None else []
+        if owner is None or len(values) != 1:
+            return False
+        return _is_global_rank(values[0], owner.makers.get(values[0], owner), files, depth + 1)
     return False
+
+
+def _returns_rank(call: ast.Call, scope: Scope, files: Files, depth: int) -> bool:
+    """Whether a function of the files gives the rank in all that it returns but numbers."""
+    function = files.function(call.func, scope)
+    if function is None:
+        return False
+    given = [each.value for each in own_nodes(function.node) if isinstance(each, ast.Return) and each.value]
+    given = [each for each in given if not isinstance(each, ast.Constant)]
+    return bool(given) and all(_is_global_rank(each, function, files, depth + 1) for each in given)
 
 
 @check("BKD004", family="source", needs=NEEDS, id="lint.device_range", commands=LINT)
