@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.calls import APEX
@@ -19,6 +18,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import PASSED, SAME, WRAPPERS
 from ddpdoctor.source.resolve.programs import Programs
 from ddpdoctor.source.resolve.sequences import EACH, HOLD, VALUES, list_changed, read_key
+from ddpdoctor.source.resolve.values import NONE, UNKNOWN, Index, Value, as_model, born, prepare, renew
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
 
 DEEPEST = 16
@@ -32,60 +32,6 @@ COPIES = frozenset({"copy.deepcopy", "copy.copy"})
 PREPARES = frozenset({"prepare", "prepare_model", "prepare_data_loader", "prepare_optimizer", "setup", "setup_module",
                       "setup_dataloaders", "setup_optimizers"})  # fmt: skip
 """Methods of Accelerate's and Fabric's objects that return what they are given, ready for several ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What a value may be."""
-
-    kind: str
-    """model, wrapped, loader, prepared, sampler, optimizer, scaler, loss, dataset, accelerator, none or unknown …"""
-    made: ast.AST | None = None
-    """The call that made it."""
-    scope: Scope | None = None
-    """Where that call stands."""
-    name: str = ""
-    """Dotted name of what was called."""
-    owner: Scope | None = None
-    """Its class, where that stands in one of the files."""
-    inner: tuple[Value, ...] = ()
-    """What was put into a value that is wrapped."""
-    via: tuple[tuple[ast.Call, Scope], ...] = ()
-    """The calls of functions of the files in which it was made, the outermost first."""
-    guessed: bool = False
-    """Whether it is taken for a model since it is wrapped; what made it is not known."""
-
-    @property
-    def identity(self) -> object:
-        """What is equal for one object; also for those of different rounds of a loop, or of different owners."""
-        return self.made, tuple(call for call, _ in self.via)
-
-    def may_be(self, other: Value) -> bool:
-        """Whether two values may be one object: of one call, where the calls around it do not differ.
-
-        What a method keeps as ``self.sampler`` is followed to its making alone, and what the method returns also to
-        the call of the method.
-        """
-        fewer = min(len(self.via), len(other.via))
-        own, theirs = (each.via[len(each.via) - fewer :] for each in (self, other))
-        return self.made is other.made and [call for call, _ in own] == [call for call, _ in theirs]
-
-    @property
-    def call(self) -> ast.Call:
-        """The call that made it.
-
-        Raises:
-            TypeError: it is of no kind that a call makes.
-        """
-        if not isinstance(self.made, ast.Call):
-            raise TypeError(self.kind)
-        return self.made
-
-
-Index = int | str | None
-"""Which element of a value is meant: its place in a tuple, or its key in a dictionary; None for the value itself."""
-UNKNOWN = Value("unknown")
-NONE = Value("none")
 
 
 OF_CONTAINERS = frozenset(name for each in (dict, list, set, str) for name in dir(each))
@@ -403,7 +349,7 @@ class Kinds:
                 return self.find(node.args[0], scope, index)
             if function is None:
                 return (UNKNOWN,)
-            return [_born(each, function, node, scope) for each in self._of_returns(function, index)]
+            return [born(each, function, node, scope) for each in self._of_returns(function, index)]
         if index is None:
             if name in (*WRAPPERS, APEX):
                 given = (
@@ -412,7 +358,7 @@ class Kinds:
                     else next((k.value for k in node.keywords if k.arg == "module"), None)
                 )
                 inner = self.find(given, scope) if given is not None else (UNKNOWN,)
-                inside = tuple(dict.fromkeys(_as_model(each, node, scope) for each in inner))
+                inside = tuple(dict.fromkeys(as_model(each, node, scope) for each in inner))
                 return (Value("wrapped", node, scope, name, inner=inside),)
             if name in PASSED | ITERATES and node.args:
                 return self.find(node.args[0], scope)
@@ -422,7 +368,7 @@ class Kinds:
                     value for way in ways if all(each.kind == "loader" for each in way) for value in way
                 ] or (UNKNOWN,)
             if name in COPIES and node.args:
-                return [_renew(each, node, scope) for each in self.find(node.args[0], scope)]
+                return [renew(each, node, scope) for each in self.find(node.args[0], scope)]
         if name == "dict" and isinstance(index, str):
             value = next((each.value for each in node.keywords if each.arg == index), None)
             return self.find(value, scope) if value is not None else (UNKNOWN,)
@@ -440,7 +386,7 @@ class Kinds:
             return (
                 Value("unknown", node, scope, name),
             )  # of what it is nothing is known, but which one it is
-        return [_born(each, function, node, scope) for each in self._of_returns(function, index)]
+        return [born(each, function, node, scope) for each in self._of_returns(function, index)]
 
     def _of_method(
         self, node: ast.Call, func: ast.Attribute, scope: Scope, index: Index
@@ -458,9 +404,9 @@ class Kinds:
             if not owners or any(each.kind != "accelerator" for each in owners):
                 return None
             if len(node.args) == 1 and index is None:
-                return [_prepare(each, node, scope) for each in self.find(node.args[0], scope)]
+                return [prepare(each, node, scope) for each in self.find(node.args[0], scope)]
             if isinstance(index, int) and index < len(node.args):
-                return [_prepare(each, node, scope) for each in self.find(node.args[index], scope)]
+                return [prepare(each, node, scope) for each in self.find(node.args[index], scope)]
             return [UNKNOWN]
         return None
 
@@ -514,35 +460,3 @@ def kinds_of(files: Files) -> Kinds:
     if files not in _KINDS:
         _KINDS[files] = Kinds(files)
     return _KINDS[files]
-
-
-def _as_model(value: Value, wrapper: ast.Call, scope: Scope) -> Value:
-    """Return what is wrapped: whatever made it, a wrapper takes models alone."""
-    if value.kind != "unknown":
-        return value
-    if value.made is None:
-        return Value("model", wrapper, scope, guessed=True)
-    return replace(value, kind="model", guessed=True)
-
-
-def _renew(value: Value, node: ast.Call, scope: Scope) -> Value:
-    return Value(value.kind, node, scope, value.name, value.owner, value.inner)
-
-
-def _born(value: Value, function: Scope, node: ast.Call, scope: Scope) -> Value:
-    """Return what a function returned: each call of it makes another object, unless it was given that object."""
-    home = value.via[0][1] if value.via else value.scope
-    return replace(value, via=((node, scope), *value.via)) if home is function else value
-
-
-def born_with(value: Value, other: Value) -> Value:
-    """Return a value that was followed from where another one was made, as an object of the same call of a function."""
-    home = value.via[0][1] if value.via else value.scope
-    return replace(value, via=(*other.via, *value.via)) if other.via and home is other.scope else value
-
-
-def _prepare(value: Value, node: ast.Call, scope: Scope) -> Value:
-    if value.kind == "model":
-        return Value("prepared model", node, scope, value.name, value.owner, (value,))
-    kind = "prepared" if value.kind == "loader" else value.kind
-    return Value(kind, node, scope, value.name, value.owner, (value,))

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.source.resolve.flow import Spot, name_of
-from ddpdoctor.source.resolve.kinds import COPIES, Kinds, Value
+from ddpdoctor.source.resolve.kinds import COPIES, Kinds
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import PASSED
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
 from ddpdoctor.source.training.wraps import Wrap
 

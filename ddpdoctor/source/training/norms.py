@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ddpdoctor.source.resolve.kinds import Value
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_keyword, is_true, names_in
 
 WITH_NORMS = re.compile(

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.calls import SAMPLERS
-from ddpdoctor.source.resolve.kinds import Kinds, Value
+from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import name_last, names_in, own_nodes
 from ddpdoctor.source.sameness.losses import JOINING, LossReader
 from ddpdoctor.source.training.train_loops import find_forwards, is_backward, loaders_of, reach, samplers_of

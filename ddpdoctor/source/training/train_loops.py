@@ -9,10 +9,11 @@ from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.resolve.calls import APEX
-from ddpdoctor.source.resolve.kinds import Kinds, Value, born_with
+from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import UNKNOWN, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.tables import may_give
+from ddpdoctor.source.resolve.values import Value, born_with
 from ddpdoctor.source.resolve.walking import (
     find_argument,
     find_calls,

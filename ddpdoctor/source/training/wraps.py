@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.files.budget import spend
-from ddpdoctor.source.resolve.kinds import Kinds, Value
+from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_calls, names_in
 from ddpdoctor.source.training.graphs import slice_of
 

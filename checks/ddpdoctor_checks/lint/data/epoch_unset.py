@@ -10,9 +10,10 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import SAMPLERS
 from ddpdoctor.source.resolve.flow import name_of
-from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, names_in, own_nodes
 from ddpdoctor.source.training.train_loops import (
     TrainingLoop,

@@ -10,11 +10,12 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS
-from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.texts import fold
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, names_in
 from ddpdoctor.source.training.train_loops import (
     RANDOM,

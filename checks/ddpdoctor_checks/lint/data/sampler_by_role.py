@@ -10,8 +10,9 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.facts.strategies import CONTEXT, DATA, PIPELINE, TENSOR, UNKNOWN, find_role
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import SAMPLERS
-from ddpdoctor.source.resolve.kinds import Value, kinds_of
+from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_keyword
 from ddpdoctor.source.training.mesh_roles import WORLD, Mesh, find_dimensions, find_meshes
 from ddpdoctor.source.training.train_loops import batches_of, samplers_of, training_loops

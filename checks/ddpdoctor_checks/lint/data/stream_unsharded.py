@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact, SourcePlace
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.resolve.makers import BASES
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.tables import may_give
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, name_last, names_in, own_nodes
 from ddpdoctor.source.training.train_loops import (
     RANDOM,

@@ -11,9 +11,10 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, diagnosis, lint_rule
 from ddpdoctor.source.resolve.calls import is_wrapper
-from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import SIDES, Guard, Step, Trace
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import names_in
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact

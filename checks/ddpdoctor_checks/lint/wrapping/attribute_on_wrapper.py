@@ -10,8 +10,9 @@ from typing import TypeGuard
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import own_nodes
 from ddpdoctor.source.training.wraps import is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_keyword, names_in
 from ddpdoctor.source.training.norms import has_norms
 from ddpdoctor.source.training.train_loops import loaders_of, training_loops

@@ -10,8 +10,9 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.files.budget import spend
-from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_argument, names_in
 from ddpdoctor.source.training.freezing import freezes, read_switch
 from ddpdoctor.source.training.train_loops import HOLDERS, TrainingLoop, training_loops

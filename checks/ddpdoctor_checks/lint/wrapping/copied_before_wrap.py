@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.kinds import COPIES, Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.kinds import COPIES, Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.training.train_loops import is_seeded_apart, training_loops
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.kinds import Kinds, Value, kinds_of
+from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import FSDP1
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_true
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
