@@ -114,6 +114,12 @@ def test_the_rank_that_a_function_gives_as_a_device() -> None:
 
 
 @pytest.mark.right
+def test_a_job_whose_ranks_are_those_of_one_node_has_one() -> None:
+    source = DEVICE.format(value='int(os.environ["RANK"])')
+    assert rules_in_head(source.replace('group("nccl")', 'group("nccl", rank=local_rank)')) == []
+
+
+@pytest.mark.right
 @pytest.mark.parametrize("value", ['int(os.environ["LOCAL_RANK"])', 'int(os.environ["RANK"]) % 8'])
 def test_the_rank_in_the_node_is_a_device(value: str) -> None:
     assert rules_in_head(DEVICE.format(value=value)) == []

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.traces import Step, Trace
@@ -30,6 +31,9 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.has_peers or ONE_NODE.search("\n".join(trace.start.script.lines)):
         return
+    joins = (step.call for step in trace.steps if step.name in JOINS and step.call is not None)
+    if any(map(_joins_by_local_rank, joins)):
+        return
     ways = Ways(files, trace)
     for step in trace.steps:
         call = step.call
@@ -39,6 +43,12 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
             if _is_global_rank(value, step.scope, files):
                 yield ways.tell("device-by-rank", step, rank=ast.unparse(value))
                 return
+
+
+def _joins_by_local_rank(call: ast.Call) -> bool:
+    """Whether the rank in the node is given as that in the job: there is one node."""
+    rank = find_keyword(call, "rank")
+    return rank is not None and "local" in ast.unparse(rank).lower()
 
 
 def _device_values(call: ast.Call, step: Step) -> Iterator[ast.expr]:
