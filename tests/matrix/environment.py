@@ -26,11 +26,13 @@ TREE = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
+    "benchmarks",
     "checks",
     "ddpdoctor",
     "docs",
     "plugins",
     "pyproject.toml",
+    "scripts",
     "tests",
 )
 """What is copied of a checkout: what is changed in it while an entry is tried, is no part of that entry."""

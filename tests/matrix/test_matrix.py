@@ -362,6 +362,14 @@ def test_a_job_is_the_same_with_its_exit_code_and_every_line() -> None:
     assert steps.compare_ends(Ended(1, "", "", {}), Ended(1, "", "", {}))
 
 
+def test_what_gloo_prints_in_pieces_is_no_difference() -> None:
+    whole = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1\n"
+    plain, watched = (
+        Ended(0, f"rank 0: 1\n{text}", "", {}) for text in (whole * 2, f"[Gloo] Rank {whole}\n")
+    )
+    assert steps.compare_ends(plain, watched) == []
+
+
 def test_warnings_of_python_are_read() -> None:
     text = "a line\n/x/ddpdoctor/net.py:12: ResourceWarning: unclosed <socket>\n  code()\nsys:1: DeprecationWarning: old\n"
     assert find_warnings(text) == [
