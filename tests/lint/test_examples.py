@@ -1,11 +1,11 @@
-"""The programs that the pages show: the wrong one has its finding, the right one none of any code."""
+"""The programs that the pages show: the wrong one has its finding or question, the right one none of any code."""
 
 from __future__ import annotations
 
 import pytest
 
 from ddpdoctor.judge import Finding
-from tests.lint.judging import EXAMPLES, REGISTRY, lint
+from tests.lint.judging import EXAMPLES, REGISTRY, judge, lint, read
 from tests.lint.launches import lint_launch
 
 
@@ -22,7 +22,9 @@ def test_every_code_that_is_found_in_the_source_has_examples() -> None:
 @pytest.mark.wrong
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_wrong_example_has_its_finding(code: str) -> None:
-    assert code in {each.code for each in lint_example(EXAMPLES[code][0])}
+    text = EXAMPLES[code][0]
+    found = lint_example(text) or judge(read({"train.py": text}), questions=True)
+    assert code in {each.code for each in found}
 
 
 @pytest.mark.right
