@@ -44,6 +44,23 @@ def test_ranks_that_begin_on_different_sides() -> None:
     assert rules_in_head(RING.format(first=first, second=second)) == []
 
 
+@pytest.mark.wrong
+def test_all_ranks_begin_on_one_side_every_few_steps() -> None:
+    both = f"if step % args.every == 0:\n            {SEND}  # HERE\n            {RECEIVE}"
+    source = RING.replace("for x in", "for step, x in enumerate(").replace("batches:", "batches):")
+    source = (
+        source.replace("{first}  # HERE", both).replace("{second}", "pass").replace("args.every", "every")
+    )
+    assert rules_in_head(source) == [("all-send", marked(source))]
+
+
+@pytest.mark.right
+def test_roles_that_an_option_gives_begin_on_different_sides() -> None:
+    both = f"if args.role == 'giver':\n            {SEND}\n            {RECEIVE}"
+    source = RING.replace("{first}  # HERE", both).replace("{second}", "pass")
+    assert rules_in_head(source) == []
+
+
 TEACHER = """
 class Average:
     def __init__(self, net):
@@ -111,6 +128,35 @@ def test_the_rank_that_a_function_gives_as_a_device() -> None:
     source = DEVICE.replace("self.local_rank = {value}", "self.local_rank = my_rank()")
     source = source.format(value='int(os.environ["RANK"])').replace(" if dist.is_initialized() else 0", "")
     assert rules_in_head(source) == [("device-by-rank", marked(source))]
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"])
+def test_the_rank_that_arguments_keep_as_a_device(name: str) -> None:
+    source = f"""
+def start(args):
+    args.rank = int(os.environ["{name}"])
+    args.gpu = args.rank
+    torch.cuda.set_device(args.gpu)  # HERE
+    dist.init_process_group("nccl", rank=args.rank, world_size=args.world_size)
+start(parse())
+dist.destroy_process_group()
+"""
+    assert rules_in_head(source) == [("device-by-rank", marked(source))]
+
+
+@pytest.mark.right
+def test_the_rank_in_a_node_that_arguments_keep() -> None:
+    source = """
+def start(args):
+    args.rank = int(os.environ["SLURM_PROCID"])
+    args.gpu = args.rank % torch.cuda.device_count()
+    torch.cuda.set_device(args.gpu)
+    dist.init_process_group("nccl", rank=args.rank, world_size=args.world_size)
+start(parse())
+dist.destroy_process_group()
+"""
+    assert rules_in_head(source) == []
 
 
 @pytest.mark.right
@@ -249,3 +295,257 @@ def test_a_sum_over_the_own_samples_by_a_count_of_all_ranks() -> None:
 )
 def test_counts_that_agree_with_the_average(reduced: str, reduction: str, scaled: str) -> None:
     assert rules_in_head(COUNT.format(reduced=reduced, reduction=reduction, scaled=scaled)) == []
+
+
+PARTS = """
+class Criterion(nn.Module):
+    def count(self, targets):
+        n = torch.tensor([float(len(targets))])
+        dist.all_reduce(n)
+        return {count}
+    def forward(self, out, targets):
+        n = self.count(targets)
+        boxes = F.l1_loss(out, targets, reduction="sum") / n  # HERE
+        return {{"class": out.mean(), "boxes": 5 * boxes}}
+dist.init_process_group("gloo")
+data = load_data()
+loader = DataLoader(data, 8, sampler=DistributedSampler(data))
+model, criterion = DDP(Net()), Criterion()
+for x, y in loader:
+    losses = criterion(model(x), y)
+    loss = sum(losses.values())
+    loss.backward()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.wrong
+def test_a_part_of_a_loss_by_a_count_of_all_ranks() -> None:
+    source = PARTS.format(count="torch.clamp(n, min=1).item()")
+    assert rules_in_head(source) == [("loss-divided", marked(source))]
+
+
+@pytest.mark.right
+def test_a_part_of_a_loss_by_the_mean_count() -> None:
+    source = PARTS.format(count="torch.clamp(n / dist.get_world_size(), min=1).item()")
+    assert rules_in_head(source) == []
+
+
+DRAWN = """
+dist.init_process_group("gloo")
+torch.manual_seed({seed})
+data = torch.load("tokens.pt", map_location="cpu")
+def get_batch():
+    ix = torch.randint(len(data) - 8, (4,){generator})  # HERE
+    x = torch.stack([data[i : i + 8] for i in ix])
+    return x{rest}
+model = DDP(Net())
+for step in range(100):
+    model(get_batch()).sum().backward()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("seed", ["1337", "args.seed"])
+def test_batches_that_all_ranks_draw_with_one_seed(seed: str) -> None:
+    source = DRAWN.format(seed=seed, generator="", rest="")
+    assert rules_in_head(source) == [("batches-drawn-alike", marked(source))]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("seed", "generator", "rest"),
+    [
+        ("1337 + dist.get_rank()", "", ""),
+        ("int(time.time())", "", ""),
+        ("1337", ", generator=own", ""),
+        ("1337", "", "[dist.get_rank() :: dist.get_world_size()]"),
+    ],
+)
+def test_batches_that_ranks_draw_apart_or_take_a_part_of(seed: str, generator: str, rest: str) -> None:
+    assert rules_in_head(DRAWN.format(seed=seed, generator=generator, rest=rest)) == []
+
+
+SAVES = """
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel as FSDP, StateDictType
+class Saving:
+    @property
+    def saves_here(self):
+        return {test}
+    def gather(self):
+        with FSDP.state_dict_type(self.model, StateDictType.{kind}):
+            return self.model.state_dict()
+    def save(self):
+        if not self.saves_here:
+            return
+        torch.save(self.gather(), "last.pt")
+class Trainer(Saving):
+    def __init__(self):
+        self.model = FSDP(torch.nn.Linear(2, 2))
+dist.init_process_group("gloo")
+Trainer().save()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.wrong
+def test_a_property_lets_one_rank_gather_the_state() -> None:
+    (found,) = lint(SAVES.format(test="dist.get_rank() == 0", kind="FULL_STATE_DICT"))
+    assert (found.code, found.details["operation"]) == ("COL002", "state_dict")
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("test", "kind"), [("self.args.saves", "FULL_STATE_DICT"), ("dist.get_rank() == 0", "LOCAL_STATE_DICT")]
+)
+def test_a_property_that_asks_for_no_rank_or_a_state_of_its_own(test: str, kind: str) -> None:
+    assert "COL002" not in {each.code for each in lint(SAVES.format(test=test, kind=kind))}
+
+
+ROLES = """
+class Worker:
+    def __init__(self):
+        self.items = []
+class Learner:
+    def __init__(self, count):
+        {made}
+        self.group = group
+def make(rank, count):
+    group = dist.new_group(list(range(count)))
+    return Learner(count) if rank < count else Worker()
+dist.init_process_group("gloo")
+make(dist.get_rank(), options.learners)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.wrong
+def test_a_class_of_some_ranks_makes_a_group() -> None:
+    (found,) = lint(ROLES.format(made="group = dist.new_group(list(range(count)))"))
+    assert found.code == "COL006"
+
+
+@pytest.mark.right
+def test_a_class_of_some_ranks_keeps_a_group_that_all_made() -> None:
+    assert lint(ROLES.format(made="group = None")) == []
+
+
+GENERATOR = """
+class Pair:
+    def __init__(self):
+        self.g = DDP(Net())
+        self.d = DDP(Net())
+        self.step_g = torch.optim.SGD(self.g.parameters(), 0.1)
+        self.step_d = torch.optim.SGD(self.d.parameters(), 0.1)
+    @property
+    def bare(self):
+        return self.g.module
+    def make(self, x):
+        self.fake = self.{called}(x)  # HERE
+    def learn_d(self, x):
+        self.d(x).sum().backward()
+        self.step_d.step()
+    def learn_g(self):
+        self.d(self.fake).sum().backward()
+        self.step_g.step()
+    def one(self, x):
+        self.make(x)
+        self.learn_d(x)
+        self.learn_g()
+dist.init_process_group("gloo")
+pair = Pair()
+for x in batches:
+    pair.one(x)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.wrong
+def test_a_property_gives_the_model_inside_of_the_wrapper() -> None:
+    source = GENERATOR.format(called="bare")
+    assert rules_in_head(source) == [("bypassed", marked(source))]
+
+
+@pytest.mark.right
+def test_the_wrapper_itself_is_called() -> None:
+    assert rules_in_head(GENERATOR.format(called="g")) == []
+
+
+WORKS = """
+class Overlap:
+    def __init__(self, model):
+        self.flying = []
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(self.launch)
+    def launch(self, p):
+        work = dist.all_reduce(p.grad, async_op=True)  # HERE
+        self.flying.append((p, work))
+    def finish(self):
+        for {target} in self.flying:
+            {body}
+        self.flying.clear()
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("target", ["p, _", "p, work"])
+def test_works_in_tuples_of_which_only_the_tensor_is_read(target: str) -> None:
+    source = WORKS.format(target=target, body="p.grad.div_(2)")
+    assert rules_in_head(source) == [("work-unwaited", marked(source))]
+
+
+@pytest.mark.right
+def test_works_in_tuples_that_are_waited_for() -> None:
+    assert rules_in_head(WORKS.format(target="p, work", body="work.wait()")) == []
+
+
+STREAM = """
+import io
+from PIL import Image
+from torch.utils.data import get_worker_info
+class Shards(IterableDataset):
+    def __init__(self, shards, transform):
+        self.shards, self.transform = shards, transform
+    def __iter__(self):
+        info = get_worker_info()
+        for shard in self.shards[{first}]:  # HERE
+            yield self.transform(Image.open(io.BytesIO(shard)))
+dist.init_process_group("gloo")
+model = DDP(Net())
+loader = iter(DataLoader(Shards(args.shards, flip), 8, num_workers=2))
+for step in range(100):
+    model(next(loader)).sum().backward()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.wrong
+def test_a_stream_of_shards_by_worker_alone() -> None:
+    source = STREAM.format(first="info.id :: info.num_workers")
+    assert rules_in_head(source) == [("stream-unsharded", marked(source))]
+
+
+@pytest.mark.right
+def test_a_stream_of_shards_by_rank_and_worker() -> None:
+    first = "dist.get_rank() :: dist.get_world_size()][info.id :: info.num_workers"
+    assert rules_in_head(STREAM.format(first=first)) == []
+
+
+MOVED = """
+class Staged:
+    def __init__(self, net, device):
+        self.net, self.device = {made}, device
+    def enter(self):
+        self.model = DDP(self.net, device_ids=[self.device.index])  # HERE
+dist.init_process_group("nccl")
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+Staged(models.resnet18(), device).enter()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.right
+def test_a_model_that_is_moved_beside_another_value() -> None:
+    assert rules_in_head(MOVED.format(made="net.to(device)")) == []

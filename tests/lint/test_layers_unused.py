@@ -29,6 +29,15 @@ for x, task in batches:
 dist.destroy_process_group()
 """
 TRAIN = "model(x, task).sum().backward()"
+LAYERS = "self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])"
+SKIPS = (
+    "for layer in self.layers:\n            if {test}:\n                continue\n            x = layer(x)\n"
+    "        return self.block(x)"
+)
+CALLS = (
+    "for layer in self.layers:\n            keep = random.random()\n            if keep > 0.1:\n"
+    "                x = x + layer(x)\n        return self.block(x)"
+)
 HEADS = "self.heads = nn.ModuleDict({t: nn.Linear(4, 2) for t in tasks})"
 
 
@@ -52,6 +61,12 @@ def make(
         (make("self.scale = nn.Parameter(torch.ones(4))  # HERE"), "layer-unused"),
         (make(block="self.extra = nn.Conv2d(3, 4, 1)  # HERE"), "layer-unused"),
         (make(f"{HEADS}  # HERE", "return self.heads[task](self.block(x))"), "layer-chosen"),
+        (make(f"{LAYERS}  # HERE", SKIPS.format(test="random.random() < 0.1")), "layer-skipped"),
+        (
+            make(f"{LAYERS}  # HERE", SKIPS.format(test="self.training and torch.rand(1) < 0.1")),
+            "layer-skipped",
+        ),
+        (make(f"{LAYERS}  # HERE", CALLS), "layer-skipped"),
     ],
 )
 def test_a_layer_that_no_forward_pass_uses(source: str, rule: str) -> None:
@@ -79,6 +94,9 @@ def test_a_layer_that_no_forward_pass_uses(source: str, rule: str) -> None:
             train="(model(x, 'a').sum() + model(x, 'b').sum()).backward()",
         ),
         make(HEADS, "return self.heads['first'](x)"),
+        make(LAYERS, SKIPS.format(test="x is None")),
+        make(LAYERS, SKIPS.format(test="random.random() < 0.1"), options=", find_unused_parameters=True"),
+        make("self.extra = nn.Linear(4, 2)", "e = lambda t: self.extra(t)\n        return e(self.block(x))"),
     ],
 )
 def test_layers_that_a_loss_may_reach_are_none(source: str) -> None:

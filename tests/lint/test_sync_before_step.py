@@ -75,6 +75,48 @@ def test_the_step_follows_what_is_reduced(context: str, step: str) -> None:
     assert rules_in_head(LOOP.format(context=context, step=step, start=0)) == []
 
 
+RETURNS = """
+class Trainer:
+    def __init__(self, args):
+        self.args = args
+        self.model = DDP(Net())
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+    def context(self, number):
+        if {test}:
+            return nullcontext()
+        return self.model.no_sync()
+    def one(self, number, x):
+        with self.context(number):
+            loss = self.model(x).sum() / self.args.gradient_accumulation_steps
+            loss.backward()
+        return loss.detach()
+    def run(self, loader):
+        every = self.args.gradient_accumulation_steps
+        total = torch.zeros(())
+        for number, x in enumerate(loader):
+            total += self.one(number, x)
+            if (number + 1) % every == 0:  # HERE
+                self.optimizer.step()
+        dist.all_reduce(total)
+dist.init_process_group("gloo")
+data = load_data()
+Trainer(parse()).run(DataLoader(data, 8, sampler=DistributedSampler(data)))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.wrong
+def test_a_function_that_returns_one_context_or_the_other() -> None:
+    source = RETURNS.format(test="number % self.args.gradient_accumulation_steps == 0")
+    assert rules_in_head(source) == [("sync-before-step", marked(source))]
+
+
+@pytest.mark.right
+def test_a_function_that_returns_the_right_context() -> None:
+    source = RETURNS.format(test="(number + 1) % self.args.gradient_accumulation_steps == 0")
+    assert rules_in_head(source) == []
+
+
 METHODS = """
 class Trainer:
     def __init__(self, every):

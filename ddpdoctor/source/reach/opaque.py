@@ -34,6 +34,9 @@ class Unknowns:
         if self._hands_over(call, scope):
             return True
         function = self._files.function(call.func, scope)
+        if function is None:
+            made = self._files.find_class(call.func, scope)
+            function = self._files.objects.method(made, "__init__") if made is not None else None
         if function is not None:
             inner = find_calls(function)
             return _calls_parameter(function) or any(self._hands_over(each, function) for each in inner)

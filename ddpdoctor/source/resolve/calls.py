@@ -7,7 +7,7 @@ import ast
 from ddpdoctor.facts.collectives import COLLECTIVES, SUBGROUP_MAKERS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
-from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
 
 DIST = "torch.distributed."
 
@@ -144,7 +144,7 @@ def _name_method(call: ast.Call, scope: Scope, files: Files) -> str | None:
     if not isinstance(call.func, ast.Attribute):
         return None
     method = call.func.attr
-    if method in METHODS:
+    if method in METHODS or (method == "state_dict" and _is_whole_state(call, scope, files)):
         return method
     if method not in ACCELERATE:
         return None
@@ -159,6 +159,25 @@ def _name_method(call: ast.Call, scope: Scope, files: Files) -> str | None:
         return None
     made = [files.dotted(each.func, scope) for each in values if isinstance(each, ast.Call)]
     return method if made and set(made) <= {"accelerate.Accelerator"} else None
+
+
+def _is_whole_state(call: ast.Call, scope: Scope, files: Files) -> bool:
+    """Whether it is the whole state of a sharded model: below ``FSDP.state_dict_type(model, FULL_STATE_DICT)``."""
+    if not any("FULL_STATE_DICT" in line for line in scope.module.script.lines):
+        return False
+    return any(
+        isinstance(node, ast.With)
+        and any(
+            isinstance(item.context_expr, ast.Call)
+            and (files.dotted(item.context_expr.func, scope) or "").endswith(
+                "FullyShardedDataParallel.state_dict_type"
+            )
+            and "FULL_STATE_DICT" in ast.unparse(item.context_expr)
+            for item in node.items
+        )
+        and any(each is call for each in ast.walk(node))
+        for node in own_nodes(scope.node)
+    )
 
 
 def _of_the_world(call: ast.Call, position: int, scope: Scope, files: Files) -> bool:

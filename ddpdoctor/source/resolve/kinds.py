@@ -17,6 +17,7 @@ from ddpdoctor.source.resolve.makers import find_class_kind, find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import PASSED, SAME, WRAPPERS
 from ddpdoctor.source.resolve.programs import Programs
+from ddpdoctor.source.resolve.properties import find_property
 from ddpdoctor.source.resolve.sequences import EACH, HOLD, VALUES, list_changed, read_key
 from ddpdoctor.source.resolve.values import NONE, UNKNOWN, Index, Value, as_model, born, prepare, renew
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
@@ -266,6 +267,10 @@ class Kinds:
                     found += self._of_bindings(name, bound, method, index)
             if found:
                 return found
+        for each in self.files.objects.bases(owner):
+            given = find_property(each, name.removeprefix("self."))
+            if given is not None:
+                return self.find(given[0], given[1], index)
         return (UNKNOWN,)
 
     def _of_bindings(

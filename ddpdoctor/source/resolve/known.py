@@ -6,7 +6,11 @@ import builtins
 import sys
 
 KNOWN_ROOTS = frozenset({*sys.stdlib_module_names, *dir(builtins), "torch", "numpy", "np", "tqdm", "wandb",
-                         "accelerate", "torchvision", "transformers", "datasets", "yaml"})  # fmt: skip
+                         "accelerate", "torchvision", "transformers", "datasets", "yaml", "torchaudio", "torchtext",
+                         "PIL", "cv2", "pandas", "scipy", "sklearn", "skimage", "matplotlib", "imageio", "h5py",
+                         "lmdb", "pyarrow", "einops", "tokenizers", "sentencepiece", "safetensors", "soundfile",
+                         "librosa", "requests", "psutil", "rich", "tensorboard", "tensorboardX", "gym",
+                         "gymnasium"})  # fmt: skip
 """Packages whose functions make no collective of the user's groups unless `name_collective` knows it."""
 SIZES = frozenset({"world", "world_size", "get_world_size", "num_processes", "nprocs"})
 """Names of the number of ranks."""

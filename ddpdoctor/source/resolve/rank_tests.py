@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.properties import find_property
 from ddpdoctor.source.resolve.walking import find_argument
 
 VARIABLES = frozenset({"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK",
@@ -190,7 +191,13 @@ class RankReader:
             least = value + isinstance(operator, (ast.Gt, ast.LtE))
             up = isinstance(operator, (ast.Gt, ast.GtE))
             return Difference("rank", traced, f"{ast.dump(left)} >= {least}", up)
+        if value is None and isinstance(operator, (ast.Lt, ast.LtE)) and self._is_part(right, scope):
+            return Difference(MEMBER, traced, key, certain=False)
         return None
+
+    def _is_part(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether it is a number of some of the ranks, as ``cfg.learners`` is, and not that of all."""
+        return isinstance(node, (ast.Name, ast.Attribute)) and self._last(node, scope) not in _WORLD
 
     def _is_size(self, node: ast.expr, scope: Scope) -> bool:
         """Whether it is ``world_size - 1`` or the like."""
@@ -396,6 +403,13 @@ class RankReader:
             owner = scope.find_class()
             if owner is not None and node.attr in owner.attributes:
                 return owner, owner.attributes[node.attr]
+            given = (
+                (find_property(each, node.attr) for each in self.files.objects.bases(owner))
+                if owner is not None
+                else ()
+            )
+            found = next((each for each in given if each is not None), None)
+            return (found[1], [found[0]]) if found is not None else None
         return None
 
 

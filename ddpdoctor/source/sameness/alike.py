@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.properties import find_only_return, find_property
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Frame, Trace
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, is_spelled_out, own_nodes
@@ -32,7 +33,6 @@ JOINING = frozenset({"os.path.join", "os.path.abspath", "os.path.expanduser", "o
 """Functions whose result is alike where their arguments are. A file is taken to be the same for all ranks."""
 TEXT_METHODS = frozenset({"format", "joinpath", "with_suffix", "as_posix", "resolve", "replace", "strip", "lower",
                           "exists", "is_dir", "is_file", "get", "item", "startswith", "endswith"})  # fmt: skip
-PROPERTIES = frozenset({"property", "cached_property"})
 DEEPEST = 14
 """Values that are followed into one another, with the parts of expressions: a path over three functions has ten."""
 _OWN_SETTINGS: WeakKeyDictionary[Files, tuple[str, ...]] = WeakKeyDictionary()
@@ -104,7 +104,7 @@ class Values:
         if isinstance(node.func, ast.Attribute) and node.func.attr in TEXT_METHODS:
             return self._all_alike([node.func.value, *values], scope, frames, depth)
         called = self.files.function(node.func, scope)
-        only = _find_only_return(called) if called is not None else None
+        only = find_only_return(called) if called is not None else None
         if called is None or only is None:
             return False
         return self.alike(only, called, (*frames, Frame(node, scope, called)), depth + 1)
@@ -192,7 +192,7 @@ class Values:
         owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
         if owner is None:
             return False
-        given = _find_property(owner, node.attr)
+        given = find_property(owner, node.attr)
         if given is not None:
             return self.alike(*given, (), depth + 1)
         start = owner.functions.get("__init__")
@@ -294,7 +294,7 @@ class Values:
     ) -> str:
         """Spell ``self.path`` as the attribute of the object whose method is called, where it is set only once."""
         owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
-        given = _find_property(owner, node.attr) if owner is not None else None
+        given = find_property(owner, node.attr) if owner is not None else None
         if given is not None:
             return self.spell(*given, (), depth + 1)
         if owner is None or len(owner.attributes.get(node.attr, ())) != 1 or not frames:
@@ -312,23 +312,6 @@ class Values:
         """Return the text of what is not followed; what other functions call the same is not the same."""
         text = ast.unparse(node)
         return text if self._is_setting(node) else f"{text}@{id(scope)}"
-
-
-def _find_only_return(function: Scope) -> ast.expr | None:
-    """Return what a function returns at its end, where it returns nowhere else."""
-    returns = [each for each in own_nodes(function.node) if isinstance(each, ast.Return)]
-    body = getattr(function.node, "body", [])
-    return returns[0].value if len(returns) == 1 and body and body[-1] is returns[0] else None
-
-
-def _find_property(owner: Scope, name: str) -> tuple[ast.expr, Scope] | None:
-    """Return what a property of a class gives, where it gives it at its end alone, and the function that does."""
-    function = owner.functions.get(name)
-    decorators = [ast.unparse(each) for each in getattr(function and function.node, "decorator_list", ())]
-    if function is None or not any(each.rpartition(".")[2] in PROPERTIES for each in decorators):
-        return None
-    value = _find_only_return(function)
-    return (value, function) if value is not None else None
 
 
 def find_value(frame: Frame, parameter: str) -> ast.expr | None:

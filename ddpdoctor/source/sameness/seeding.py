@@ -91,6 +91,33 @@ def find_seeding(module: Scope, kinds: Kinds, library: str) -> str | None:
     return "seeded" if by_rank else "unseeded"
 
 
+def is_seeded_alike(module: Scope, kinds: Kinds, library: str) -> bool:
+    """Whether all that a program draws from starts alike on all ranks: it is seeded, and never by the rank.
+
+    Args:
+        module: of a program.
+        kinds: what values are.
+        library: as for `find_seeding`.
+    """
+    ranks = RankReader(kinds.files)
+    workers = set(_find_worker_starters(module, kinds))
+    seeds: list[ast.expr] = []
+    for call, scope, name in kinds.programs.calls(module):
+        if workers.intersection(scope.outwards()):
+            continue
+        last = (name or ast.unparse(call.func)).rpartition(".")[2].lower()
+        if name in GLOBAL:
+            if GLOBAL[name] == library:
+                if not call.args or is_by_rank(call.args[0], scope, ranks):
+                    return False
+                if any(isinstance(each, ast.Call) for each in ast.walk(call.args[0])):
+                    return False  # the time, the number of the process
+                seeds.append(call.args[0])
+        elif _may_seed(call, scope, last, kinds):
+            return False
+    return bool(seeds)
+
+
 def _knows_imports(module: Scope, kinds: Kinds) -> bool:
     """Whether all that a module imports was read, or is known to seed nothing by itself."""
     for scope in module.walk():

@@ -62,8 +62,24 @@ def follow_moves(wrap: Wrap, kinds: Kinds) -> int:
         members = kinds.programs.members(scope.module)
         if any(moved.search(line) for each in members for line in each.script.lines):
             return MOVED
+        if _is_set_moved(name, scope):
+            return MOVED
     made = max((_judge_maker(each, kinds) for each in wrap.value.inner), default=UNSURE)
     return max(made, _judge_name(name, scope, kinds, 0, call), _judge_callers(name, scope, kinds))
+
+
+def _is_set_moved(name: str, scope: Scope) -> bool:
+    """Whether a method of the class sets the attribute to what is moved: ``self.net, self.lr = net.to(device), lr``."""
+    owner = scope.find_class()
+    return any(
+        isinstance(node, ast.Assign)
+        and any(
+            name_of(each) == name for target in node.targets for each in getattr(target, "elts", [target])
+        )
+        and MOVING.search(ast.unparse(node.value)) is not None
+        for method in (owner.functions.values() if owner is not None else ())
+        for node in own_nodes(method.node)
+    )
 
 
 def _puts_all(member: Scope) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,10 @@ REDUCES = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_t
 OF_MODELS = frozenset({"grad", "grads", "gradient", "gradients", "param", "params", "parameter", "parameters",
                        "weight", "weights"})  # fmt: skip
 """Words in the names of what is reduced by which it is gradients or parameters."""
-NOT_GRADIENTS = frozenset({"no_grad", "zero_grad", "set_grad_enabled", "requires_grad", "clip_grad_norm_"})
+NOT_GRADIENTS = re.compile(
+    r"no_grad|zero_grad|set_grad_enabled|requires_grad|clip|accum|norm|checkpoint", re.IGNORECASE
+)
+"""Parts of names that have such a word and are no gradients: settings, switches, their norm."""
 DEEPEST = 3
 """Functions outwards from a wrap, or from a change of what is wrapped, among whose callers the rest is looked for."""
 _WRAPS: WeakKeyDictionary[Kinds, list[Wrap]] = WeakKeyDictionary()
@@ -139,7 +143,8 @@ def _reduces_in(member: Scope, kinds: Kinds) -> bool:
             words |= slice_of(each, home, kinds).words
         # A variable of that name is a data set, more often than not.
         if any(isinstance(each, ast.Attribute) and each.attr == "data" for each in ast.walk(call)) or any(
-            word not in NOT_GRADIENTS and not OF_MODELS.isdisjoint(word.lower().split("_")) for word in words
+            not NOT_GRADIENTS.search(word) and not OF_MODELS.isdisjoint(word.lower().split("_"))
+            for word in words
         ):
             return True
     return False

@@ -6,17 +6,20 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact, SourcePlace
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import DIST
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, name_last, own_nodes
+from ddpdoctor.source.training.graphs import loss_of, slice_of
 from ddpdoctor.source.training.train_loops import is_backward, training_loops
 from ddpdoctor_checks.lint.calls.averaged_twice import is_size, multiplies
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 SUMS = frozenset({"register_comm_hook", "all_gather_with_grad", "GatherLayer"})
+BOUNDS = frozenset({"item", "clamp", "clamp_", "clamp_min", "float", "double"})
+"""Methods that leave a number as it is, but for where it is too small."""
 WITH_GRADIENT = ("torch.distributed.nn.", "torch.distributed._functional_collectives.")
 """Collectives through which gradients flow: what they gather is summed in the backward pass."""
 
@@ -40,11 +43,15 @@ def find_divided(files: Files) -> Iterator[SourceFact]:
             continue
         forward = loop.wrapped[0]
         for call, scope in loop.calls:
-            divided = _find_division(call, scope, kinds) if is_backward(call) and call not in told else None
-            if divided is not None:
+            if not is_backward(call) or call in told:
+                continue
+            divided = _find_division(call, scope, kinds)
+            place = scope.place(divided[0]) if divided is not None else _find_part(call, scope, kinds)
+            if place is not None:
                 told.add(call)
                 beside = (RelatedPlace("noticed", forward.scope.place(forward.call)),)
-                yield SourceFact("loss-divided", scope.place(divided[0]), beside, {"by": divided[1]})
+                by = divided[1] if divided is not None else "count"
+                yield SourceFact("loss-divided", place, beside, {"by": by})
 
 
 def _find_division(call: ast.Call, scope: Scope, kinds: Kinds) -> tuple[ast.AST, str] | None:
@@ -84,6 +91,17 @@ def _divided_by(node: ast.expr, scope: Scope, kinds: Kinds) -> str | None:
     return "ranks" if isinstance(node, ast.Call) and called and is_size(node.args[0]) else None
 
 
+def _find_part(call: ast.Call, scope: Scope, kinds: Kinds) -> SourcePlace | None:
+    """Return where a part of a loss is divided by a count of all ranks, in a function that the loss comes through."""
+    loss = loss_of(call)
+    behind = slice_of(loss, scope, kinds).calls if loss is not None else ()
+    for home in dict.fromkeys(home for _, home in behind):
+        for node in own_nodes(home.node):
+            if isinstance(node, ast.BinOp) and _divided_by(node, home, kinds) == "count":
+                return home.place(node)
+    return None
+
+
 def _is_sum(node: ast.expr, scope: Scope) -> bool:
     """Whether a loss adds up those of the samples: ``reduction="sum"``, or ``.sum()``."""
     found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
@@ -100,6 +118,7 @@ def _is_sum(node: ast.expr, scope: Scope) -> bool:
 
 def _is_count_of_all(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
     """Whether a variable is what ``all_reduce`` summed, here or in the function that gives it, and nothing divides."""
+    node = _drop_bounds(node, scope, kinds)
     if not isinstance(node, ast.Name):
         return False
     home, values = scope.lookup(node.id) or (scope, [])
@@ -114,9 +133,21 @@ def _is_count_of_all(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
     if function is None:
         return False
     given = [each.value for each in own_nodes(function.node) if isinstance(each, ast.Return)]
-    return bool(given) and all(
-        isinstance(each, ast.Name) and _is_count_of_all(each, function, kinds) for each in given
-    )
+    return bool(given) and all(each is not None and _is_count_of_all(each, function, kinds) for each in given)
+
+
+def _drop_bounds(node: ast.expr, scope: Scope, kinds: Kinds) -> ast.expr:
+    """Return the number of ``torch.clamp(number, min=1).item()``, ``max(number, 1)`` and the like."""
+    while isinstance(node, ast.Call):
+        func = node.func
+        outer = kinds.files.dotted(func, scope) == "torch.clamp" or getattr(func, "id", "") == "max"
+        if outer and node.args:
+            node = node.args[0]
+        elif isinstance(func, ast.Attribute) and func.attr in BOUNDS:
+            node = func.value
+        else:
+            break
+    return node
 
 
 def _sums_over_ranks(call: ast.Call, name: str, scope: Scope, kinds: Kinds) -> bool:

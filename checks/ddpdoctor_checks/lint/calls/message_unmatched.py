@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
@@ -10,7 +11,8 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import DIST
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.traces import Trace
+from ddpdoctor.source.resolve.traces import SIDES, Guard, Trace
+from ddpdoctor.source.resolve.walking import names_in
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
@@ -46,10 +48,22 @@ def find_unmatched_messages(trace: Trace, files: Files) -> Iterator[SourceFact]:
     first = messages[0]
     rule, others = ("all-receive", SENDS) if first.name in RECEIVES else ("all-send", RECEIVES)
     second = next((step for step in messages if step.name in others), None)
-    if second is not None and not (ways.is_shared(first) and ways.is_shared(second)):
+    if second is None:
+        return
+    together = first.guards == second.guards and all(
+        guard.kind not in SIDES or _counts(guard) for guard in first.guards
+    )
+    if not together and not (ways.is_shared(first) and ways.is_shared(second)):
         return  # a test may let some ranks begin on the other side
-    if second is not None and not any(map(ways.is_foreign, trace.steps[: trace.steps.index(second)])):
+    if not any(map(ways.is_foreign, trace.steps[: trace.steps.index(second)])):
         yield ways.tell(rule, first, beside=second)
+
+
+def _counts(guard: Guard) -> bool:
+    """Whether a test is on what a loop counts: ``step % args.every == 0``, and ranks do not differ in it."""
+    return not guard.scope.loops.isdisjoint(names_in(guard.test)) or any(
+        isinstance(each, ast.Mod) for each in ast.walk(guard.test)
+    )
 
 
 def _knows_all(module: Scope, files: Files) -> bool:

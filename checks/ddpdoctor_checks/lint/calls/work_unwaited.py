@@ -224,12 +224,15 @@ def _find_lost(node: ast.AST, scope: Scope, module: Scope, files: Files) -> Iter
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call = node.value
         yield call, "dropped"
-        added = call.args[0] if len(call.args) == 1 else None
-        if isinstance(added, ast.Name):
-            values = scope.bound.get(added.id, [])
-            added = values[0] if len(values) == 1 and _is_read_once(added.id, scope) else added
-        if isinstance(added, ast.Call) and _is_forgotten(call.func, module, files):
-            yield added, "collected"
+        given = call.args[0] if len(call.args) == 1 else None
+        row = [given] if not isinstance(given, ast.Tuple) else given.elts
+        for place, added in enumerate(row):
+            if isinstance(added, ast.Name):
+                values = scope.bound.get(added.id, [])
+                added = values[0] if len(values) == 1 and _is_read_once(added.id, scope) else added
+            at = place if isinstance(given, ast.Tuple) else None
+            if isinstance(added, ast.Call) and _is_forgotten(call.func, module, files, at):
+                yield added, "collected"
     elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         value = node.value
         if isinstance(value, ast.ListComp):
@@ -256,13 +259,20 @@ def _is_read_once(name: str, scope: Scope) -> bool:
     return sum(isinstance(node.ctx, ast.Load) for node in nodes) == 1
 
 
-def _is_forgotten(function: ast.expr, module: Scope, files: Files) -> bool:
-    """Whether it is ``append`` of a list with which the files do nothing but make, count and clear it."""
+def _is_forgotten(function: ast.expr, module: Scope, files: Files, place: int | None) -> bool:
+    """Whether it is ``append`` of a list with which the files do nothing but make, count and clear it.
+
+    Args:
+        function: what is called.
+        module: where that stands.
+        files: all of them.
+        place: of the work in each element, where that is a tuple: of loops its variable is not read.
+    """
     if not isinstance(function, ast.Attribute) or function.attr != "append":
         return False
     name = _name_list(function.value)
     nodes = [node for each in files.find_related(module) for node in ast.walk(each.node)]
-    unread = {id(inner) for each in nodes for inner in _list_unread(each)}
+    unread = {id(inner) for each in nodes for inner in (*_list_unread(each), *_list_passed_over(each, place))}
     return name is not None and not any(
         isinstance(each, (ast.Name, ast.Attribute))
         and isinstance(each.ctx, ast.Load)
@@ -282,6 +292,19 @@ def _list_unread(node: ast.AST) -> Iterator[ast.expr]:
         yield node.test
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield node.operand
+
+
+def _list_passed_over(node: ast.AST, place: int | None) -> Iterator[ast.expr]:
+    """Yield the list that a loop goes through and reads another part of each element: ``for p, _ in self.works``."""
+    if place is None or not isinstance(node, ast.For) or not isinstance(node.target, ast.Tuple):
+        return
+    taken = node.target.elts[place] if place < len(node.target.elts) else None
+    if isinstance(taken, ast.Name) and not any(
+        isinstance(each, ast.Name) and each.id == taken.id and isinstance(each.ctx, ast.Load)
+        for statement in node.body
+        for each in ast.walk(statement)
+    ):
+        yield node.iter
 
 
 def _name_list(node: ast.expr) -> str | None:

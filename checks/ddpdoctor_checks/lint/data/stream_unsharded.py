@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -86,8 +87,8 @@ def find_unsharded_streams(files: Files) -> Iterator[SourceFact]:
                 if reading is None:
                     continue
                 known = reading.known and _is_made_alike(stream, kinds)
-                # where all is known, a shard that no rank chooses is a file
-                fits = about_ranks if known else about_shards
+                # where all is known, or workers share the samples out, a shard that no rank chooses is a file
+                fits = about_ranks if known else _about_nodes if reading.asked is not None else about_shards
                 if any(fits(name) for name in reading.names) or any(
                     speaks_of(each.call, fits, home, kinds)
                     for each, home in ((loader, loader.scope), (stream, stream.scope))
@@ -100,6 +101,11 @@ def find_unsharded_streams(files: Files) -> Iterator[SourceFact]:
                     yield SourceFact("stream-unsharded", reading.asked, noticed, details)
                     continue
                 yield note_loader(loader, "stream-unsharded" if known else "stream-doubted", loop, **named)
+
+
+def _about_nodes(name: str) -> bool:
+    """Whether a name shows that something is done by rank, or by node."""
+    return about_ranks(name) or re.search(r"node|dist|replica|process", name, re.IGNORECASE) is not None
 
 
 def _list_streams(loader: Value, kinds: Kinds) -> tuple[Value, ...]:

@@ -19,6 +19,8 @@ from ddpdoctor.source.training.cuda import SETS
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 
+VARIABLES = frozenset({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+"""Variables of launchers that hold the rank in the whole job."""
 ONE_NODE = re.compile(r"localhost|127\.0\.0\.1|device_count|standalone")
 """What a script says that knows only one node, or how many GPUs there are."""
 
@@ -86,24 +88,37 @@ def _is_global_rank(node: ast.expr, scope: Scope, files: Files, depth: int = 0) 
         if name == "torch.distributed.get_rank":
             return not node.args and not node.keywords
         if name in ("os.environ.get", "os.getenv"):
-            return bool(node.args) and fold(node.args[0], scope, files) == "RANK"
+            return bool(node.args) and fold(node.args[0], scope, files) in VARIABLES
         if name == "int" and len(node.args) == 1:
             return _is_global_rank(node.args[0], scope, files, depth + 1)
         return _returns_rank(node, scope, files, depth)
     if isinstance(node, ast.Subscript):
-        return files.dotted(node.value, scope) == "os.environ" and fold(node.slice, scope, files) == "RANK"
+        return files.dotted(node.value, scope) == "os.environ" and fold(node.slice, scope, files) in VARIABLES
     if isinstance(node, ast.Name):
         found = scope.lookup(node.id)
         if found is None or len(found[1]) != 1:
             return False
         return _is_global_rank(found[1][0], found[0], files, depth + 1)
     if isinstance(node, ast.Attribute):
+        given = _list_set(node, scope)
+        if len(given) == 1:
+            return _is_global_rank(given[0], scope, files, depth + 1)
         owner = files.find_made(node.value, scope)
         values = owner.attributes.get(node.attr, []) if owner is not None else []
         if owner is None or len(values) != 1:
             return False
         return _is_global_rank(values[0], owner.makers.get(values[0], owner), files, depth + 1)
     return False
+
+
+def _list_set(node: ast.Attribute, scope: Scope) -> list[ast.expr]:
+    """Return what a function sets an attribute of an object to, as ``args.gpu = args.rank`` does."""
+    text = ast.unparse(node)
+    return [
+        each.value
+        for each in own_nodes(scope.node)
+        if isinstance(each, ast.Assign) and any(ast.unparse(target) == text for target in each.targets)
+    ]
 
 
 def _returns_rank(call: ast.Call, scope: Scope, files: Files, depth: int) -> bool:

@@ -32,16 +32,19 @@ SETS_UP = re.compile(r"init|reset|build|freeze|load|copy", re.IGNORECASE)
 """Names of functions that only prepare layers."""
 MOST = 40
 """Classes of layers that one model is made of."""
+RANDOM = frozenset({"random.random", "random.uniform", "numpy.random.rand", "numpy.random.random",
+                    "numpy.random.uniform", "torch.rand", "torch.bernoulli"})  # fmt: skip
 ASKS = ("find_unused_parameters", "static_graph")
 """Options of the wrapper with which it looks for parameters without a gradient by itself."""
 
 
-@lint_rule("layer-unused", "layer-chosen", reads="files")
+@lint_rule("layer-unused", "layer-chosen", "layer-skipped", reads="files")
 def find_unused_layers(files: Files) -> Iterator[SourceFact]:
     """Yield layers of wrapped models to which a loss gives no gradient.
 
-    Such are layers that no function but those that prepare them mentions (``layer-unused``), and tables of layers of
-    which each forward pass takes the one that its caller names (``layer-chosen``). DistributedDataParallel waits for a
+    Such are layers that no function but those that prepare them mentions (``layer-unused``), tables of layers of which
+    each forward pass takes the one that its caller names (``layer-chosen``), and those of which it leaves some out at
+    random (``layer-skipped``). DistributedDataParallel waits for a
     gradient of each parameter, unless it is told to look for those without
     (https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design). layer: its name. owner: its class. The wrap
     is beside it. Nothing where the class inherits from one that was not read, or may reach its layers without their
@@ -61,8 +64,11 @@ def find_unused_layers(files: Files) -> Iterator[SourceFact]:
                     continue
                 uses = [each for member in members for each in _list_uses(name, member)]
                 rule = "layer-unused" if not uses else None
-                if uses and files.dotted(value.func, maker) in TABLES and _is_chosen(uses, owner):
+                table = files.dotted(value.func, maker) in TABLES
+                if uses and table and _is_chosen(uses, owner):
                     rule = "layer-chosen" if _runs_once(wrap.value.made, kinds) else None
+                elif table and _is_skipped(name, owner, files):
+                    rule = "layer-skipped"
                 if rule is not None:
                     told.add(value)
                     beside = (RelatedPlace("noticed", scope.place(call)),)
@@ -127,9 +133,15 @@ def _list_uses(name: str, member: Scope) -> list[tuple[ast.AST, Scope]]:
         (node, scope)
         for scope in member.walk()
         if not SETS_UP.search((scope.name or "").rpartition(".")[2])
-        for node in own_nodes(scope.node)
+        for node in (*own_nodes(scope.node), *_in_lambdas(scope))
         if _mentions(node, name)
     ]
+
+
+def _in_lambdas(scope: Scope) -> Iterator[ast.AST]:
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Lambda):
+            yield from ast.walk(node.body)
 
 
 def _mentions(node: ast.AST, name: str) -> bool:
@@ -152,6 +164,38 @@ def _is_chosen(uses: list[tuple[ast.AST, Scope]], owner: Scope) -> bool:
         if key.id not in scope.parameters or key.id in scope.loops:
             return False
     return True
+
+
+def _is_skipped(name: str, owner: Scope, files: Files) -> bool:
+    """Whether the forward pass goes through a list of layers and calls each only where a random number lets it."""
+    forward = files.objects.method(owner, "forward")
+    if forward is None:
+        return False
+    for loop in own_nodes(forward.node):
+        if not isinstance(loop, ast.For) or not any(_mentions(each, name) for each in ast.walk(loop.iter)):
+            continue
+        own = set(names_in(loop.target))
+        for statement in loop.body:
+            if not isinstance(statement, ast.If) or not _draws(statement.test, forward, files):
+                continue
+            inside = [each for inner in statement.body for each in ast.walk(inner)]
+            calls = any(
+                isinstance(each, ast.Call) and own.intersection(names_in(each.func)) for each in inside
+            )
+            if isinstance(statement.body[-1], ast.Continue) or (calls and not statement.orelse):
+                return True
+    return False
+
+
+def _draws(test: ast.expr, scope: Scope, files: Files) -> bool:
+    """Whether a test is on a random number, also by a variable of the function."""
+    names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
+    values = [value for name in names for value in scope.bound.get(name, []) if value is not UNKNOWN]
+    return any(
+        isinstance(each, ast.Call) and files.dotted(each.func, scope) in RANDOM
+        for whole in (test, *values)
+        for each in ast.walk(whole)
+    )
 
 
 def _runs_once(made: ast.AST | None, kinds: Kinds) -> bool:
@@ -184,24 +228,23 @@ def _calls(node: ast.AST) -> list[ast.Call]:
 @check("DDP001", family="source", needs=NEEDS, id="lint.layers_unused", commands=LINT)
 def tell_unused_layers(evidence: Evidence) -> Iterable[Finding]:
     """A layer of a wrapped model gets no gradient."""
-    for fact in facts_of(evidence, "layer-unused", "layer-chosen"):
-        layer, owner = fact.details["layer"], fact.details["owner"]
-        wrap = name_line(fact.related[0].place)
+    search = Fix(
+        "let DDP look for parameters without a gradient",
+        code="model = DistributedDataParallel(model, find_unused_parameters=True)",
+    )
+    for fact in facts_of(evidence, "layer-unused", "layer-chosen", "layer-skipped"):
+        layer, line, fix = fact.details["layer"], name_line(fact.place), search
         if fact.rule == "layer-unused":
-            message = f"{owner} creates {layer} at {name_line(fact.place)} and never uses it: its parameters "
+            what = f"{fact.details['owner']} creates {layer} at {line} and never uses it: its parameters"
             fix = Fix("remove the layer, or freeze it", code=f"self.{layer}.requires_grad_(False)")
             why = f"no file of the program mentions {layer} outside of functions that initialize"
-        else:
-            message = (
-                f"Each forward pass uses only the layer of {layer} ({name_line(fact.place)}) that its caller "
-            )
-            message += "names: the parameters of the others "
-            fix = Fix(
-                "let DDP look for parameters without a gradient",
-                code="model = DistributedDataParallel(model, find_unused_parameters=True)",
-            )
+        elif fact.rule == "layer-chosen":
+            what = f"Each forward pass uses only the layer of {layer} ({line}) that its caller names: the parameters "
+            what += "of the others"
             why = "the layers are only taken by a parameter, and each backward pass follows one forward pass"
-        message += (
-            f"its parameters receive no gradient, which DistributedDataParallel ({wrap}) does not expect."
-        )
+        else:
+            what = f"The forward pass skips layers of {layer} ({line}) at random: their parameters"
+            why = "a random number decides in the forward pass whether each layer is called"
+        wrap = name_line(fact.related[0].place)
+        message = f"{what} receive no gradient, which DistributedDataParallel ({wrap}) does not expect."
         yield tell_fact(fact, message, fix, why=why, severity="warning")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.properties import find_property
 from ddpdoctor.source.resolve.walking import find_calls, own_nodes
 from ddpdoctor.source.training.train_loops import (
     HOLDERS,
@@ -38,7 +39,7 @@ def find_in_loops(kinds: Kinds, told: set[ast.AST]) -> Iterator[SourceFact]:
     for loop in training_loops(kinds):
         for forward in loop.forwards:
             wrapper = _wrapper_of(forward, kinds) if forward.call not in told else None
-            if forward.scope is not loop.scope and not _steps(wrapper, forward.scope, kinds):
+            if forward.scope is not loop.scope and not _steps(wrapper, forward.scope, loop, kinds):
                 continue
             if wrapper is None or is_without_gradients(forward.call, forward.scope):
                 continue
@@ -61,17 +62,21 @@ def _takes_step(scope: Scope, kinds: Kinds) -> bool:
     return any(map(is_backward, calls)) and any(is_step(each, scope, kinds) for each in calls)
 
 
-def _steps(wrapper: object, scope: Scope, kinds: Kinds) -> bool:
-    """Whether a function takes a step of an optimizer that was given the parameters of a wrapper."""
-    if wrapper is None or not _takes_step(scope, kinds):
+def _steps(wrapper: object, scope: Scope, loop: TrainingLoop, kinds: Kinds) -> bool:
+    """Whether a function, or another method of its class, steps an optimizer that has the parameters of a wrapper."""
+    if wrapper is None:
         return False
+    owner = scope.find_class()
+    homes = {home for _, home in loop.calls if owner is not None and home.find_class() is owner}
+    homes = {scope} if _takes_step(scope, kinds) else homes if any(map(_has_backward, homes)) else set()
     owners = [
-        call.func.value
-        for call in find_calls(scope)
-        if isinstance(call.func, ast.Attribute) and is_step(call, scope, kinds)
+        (call.func.value, home)
+        for home in homes
+        for call in find_calls(home)
+        if isinstance(call.func, ast.Attribute) and is_step(call, home, kinds)
     ]
     for made in (
-        value for owner in owners for value in kinds.find(owner, scope) if value.kind == "optimizer"
+        value for node, home in owners for value in kinds.find(node, home) if value.kind == "optimizer"
     ):
         for each in ast.walk(made.call):
             named = each.value if isinstance(each, ast.Attribute) and each.attr == "parameters" else None
@@ -81,12 +86,16 @@ def _steps(wrapper: object, scope: Scope, kinds: Kinds) -> bool:
     return False
 
 
+def _has_backward(scope: Scope) -> bool:
+    return any(map(is_backward, find_calls(scope)))
+
+
 def _wrapper_of(forward: Forward, kinds: Kinds) -> object:
     """Return the identity of the wrapper whose ``.module`` is called; None where it is none."""
-    func = _read_name(forward.call.func, forward.scope)
+    func, scope = _read_property(_read_name(forward.call.func, forward.scope), forward.scope)
     if not isinstance(func, ast.Attribute) or func.attr != "module":
         return None
-    found = kinds.all_of(func.value, forward.scope, "wrapped")
+    found = kinds.all_of(func.value, scope, "wrapped")
     return found[0].identity if len(found) == 1 else None
 
 
@@ -102,6 +111,13 @@ def _read_name(func: ast.expr, scope: Scope) -> ast.expr:
         arm for arm in (bound.body, bound.orelse) if isinstance(arm, ast.Attribute) and arm.attr == "module"
     ]
     return arms[0] if len(arms) == 1 else func
+
+
+def _read_property(func: ast.expr, scope: Scope) -> tuple[ast.expr, Scope]:
+    """Return ``self.model.module`` for ``self.bare``, where that is a property which gives it."""
+    owner = scope.find_class() if isinstance(func, ast.Attribute) else None
+    given = find_property(owner, func.attr) if isinstance(func, ast.Attribute) and owner is not None else None
+    return given if given is not None and ast.unparse(func).startswith("self.") else (func, scope)
 
 
 def _counts(other: Forward, forward: Forward, wrapper: object, kinds: Kinds) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence
@@ -65,7 +65,9 @@ def find_shifted_steps(files: Files) -> Iterator[SourceFact]:
         for scope in scopes:
             for node, residue in _find_switches(scope, kinds):
                 moved = _move(residue, scope, loop, kinds, 0)
-                if moved is None or (moved.counter, moved.interval) != (reduced.counter, reduced.interval):
+                if moved is None or moved.counter != reduced.counter:
+                    continue
+                if _spell(moved.interval, loop.scope) != _spell(reduced.interval, loop.scope):
                     continue
                 how = _compare(moved, reduced)
                 if how is not None:
@@ -74,6 +76,13 @@ def find_shifted_steps(files: Files) -> Iterator[SourceFact]:
                     details = {"step": ast.unparse(statement.test), "how": how}
                     yield SourceFact("sync-before-step", stepped.place(statement), (beside,), details)
                     break
+
+
+def _spell(interval: str, scope: Scope) -> str:
+    """Return what a variable of a function is bound to, where that is another name alone."""
+    values = scope.bound.get(interval, [])
+    only = values[0] if len(values) == 1 else None
+    return ast.unparse(only) if isinstance(only, (ast.Name, ast.Attribute)) else interval
 
 
 def _compare(reduces: Residue, steps: Residue) -> str | None:
@@ -136,7 +145,9 @@ def _find_switches(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.AST, Residu
             continue
         residue = read_residue(node.test, scope, kinds)
         body, other = (
-            ([node.body], [node.orelse]) if isinstance(node, ast.IfExp) else (node.body, node.orelse)
+            ([node.body], [node.orelse])
+            if isinstance(node, ast.IfExp)
+            else (node.body, _list_other(node, scope))
         )
         quiet, loud = _enters_no_sync(body), _enters_no_sync(other)
         if residue is not None and quiet != loud:
@@ -148,6 +159,14 @@ def _find_switches(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.AST, Residu
             residue = read_residue(node.value, scope, kinds)
             if residue is not None:
                 yield node, residue
+
+
+def _list_other(node: ast.If, scope: Scope) -> Sequence[ast.AST]:
+    """Return what runs on the other side of a test: behind one that returns, the rest of the function."""
+    body = getattr(scope.node, "body", [])
+    if node.orelse or node not in body or not isinstance(node.body[-1], ast.Return):
+        return node.orelse
+    return list(body[body.index(node) + 1 :])
 
 
 def _enters_no_sync(nodes: Iterable[ast.AST]) -> bool:
