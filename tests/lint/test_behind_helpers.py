@@ -282,6 +282,14 @@ def test_a_sum_over_the_own_samples_by_a_count_of_all_ranks() -> None:
     assert rules_in_head(source) == [("loss-divided", marked(source))]
 
 
+@pytest.mark.wrong
+def test_a_loss_that_was_made_to_add_up() -> None:
+    source = COUNT.format(reduced="dist.all_reduce(n)", reduction="'sum'", scaled="")
+    source = source.replace("F.cross_entropy(model(x), y, reduction='sum')", "criterion(model(x), y)")
+    source = source.replace("for x, y in", "criterion = nn.CrossEntropyLoss(reduction='sum')\nfor x, y in")
+    assert rules_in_head(source) == [("loss-divided", marked(source))]
+
+
 @pytest.mark.right
 @pytest.mark.parametrize(
     ("reduced", "reduction", "scaled"),

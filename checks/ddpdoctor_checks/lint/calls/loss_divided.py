@@ -86,7 +86,11 @@ def _divided_by(node: ast.expr, scope: Scope, kinds: Kinds) -> str | None:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         if is_size(node.right):
             return "ranks"
-        return "count" if _is_sum(node.left, scope) and _is_count_of_all(node.right, scope, kinds) else None
+        return (
+            "count"
+            if _is_sum(node.left, scope, kinds) and _is_count_of_all(node.right, scope, kinds)
+            else None
+        )
     called = isinstance(node, ast.Call) and name_last(node.func) == "div" and len(node.args) == 1
     return "ranks" if isinstance(node, ast.Call) and called and is_size(node.args[0]) else None
 
@@ -102,18 +106,21 @@ def _find_part(call: ast.Call, scope: Scope, kinds: Kinds) -> SourcePlace | None
     return None
 
 
-def _is_sum(node: ast.expr, scope: Scope) -> bool:
-    """Whether a loss adds up those of the samples: ``reduction="sum"``, or ``.sum()``."""
+def _is_sum(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a loss adds up those of the samples: ``reduction="sum"``, here or where it is made, or ``.sum()``."""
     found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
     values = found[1] if found is not None else [node]
     return bool(values) and all(
-        isinstance(each, ast.Call)
-        and (
-            (isinstance(each.func, ast.Attribute) and each.func.attr == "sum" and not each.args)
-            or getattr(find_keyword(each, "reduction"), "value", None) == "sum"
-        )
-        for each in values
+        isinstance(each, ast.Call) and _sums_up(each, scope, kinds) for each in values
     )
+
+
+def _sums_up(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "sum":
+        return not call.args
+    made = kinds.files.find_maker(call.func, scope)
+    given = (find_keyword(each, "reduction") for each in (call, *((made[0],) if made is not None else ())))
+    return any(isinstance(each, ast.Constant) and each.value == "sum" for each in given)
 
 
 def _is_count_of_all(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
