@@ -51,7 +51,7 @@ def order_findings(
     A finding becomes a consequence when the page of an active error or warning that is itself a cause says that it
     ``explains`` its code; where two codes explain each other, that of the earlier check is the cause. Then
     the order is: what ended the job (`Finding.decisive`), role, severity, confidence, order of the checks.
-    A decisive finding stays a cause whatever explains its code: it was seen to end the job.
+    A decisive finding stays a cause unless another decisive one explains its code: both were seen to end the job.
 
     Args:
         findings: of all checks.
@@ -72,8 +72,12 @@ def order_findings(
     for code in sorted(present, key=lambda code: (place.get(code, len(place)), code)):
         if code not in hidden:  # what it explains is hidden already, unless two codes explain each other
             hidden |= _reach(code, explained, present)
+    ending = {f.code for f in causes if f.decisive and f.code not in hidden}
+    ended = {code for each in ending for code in _reach(each, explained, present)}
     marked = [
-        replace(f, role="consequence") if f.code in hidden and f.role == "cause" and not f.decisive else f
+        replace(f, role="consequence", decisive=False)
+        if f.role == "cause" and f.code in (ended if f.decisive else hidden)
+        else f
         for f in findings
     ]
     return sorted(

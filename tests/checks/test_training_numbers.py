@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from ddpdoctor.evidence.training.syncs import PaceLook, Syncs
 from ddpdoctor.judge import Finding, NotApplicable
 from ddpdoctor.watch.readers.numerics import RankNumbers, fold_numbers
 from ddpdoctor.watch.readers.records import Shortener
-from ddpdoctor_checks.training import find_batch_norm, find_buffers, find_nonfinite, find_scalers
+from ddpdoctor_checks.training import find_batch_norm, find_buffers, find_nonfinite, find_scalers, numerics
 
 LINE = (Frame("train.py", 7, "main", "loss.backward()"),)
 Look = Callable[[Evidence], Iterable[Finding]]
@@ -53,6 +54,25 @@ def test_the_rank_whose_loss_was_first_is_the_origin() -> None:
     assert found.confidence == "high"
     assert found.where[0].line == 7
     assert found.details["step"] == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "decisive"),
+    [
+        ("ERR001", "probability tensor contains either `inf`, `nan` or element < 0", True),
+        ("ERR001", "loss is not finite", True),
+        ("ERR001", "name 'info' is not defined", False),
+        ("ERR001", "no channel of that name", False),
+        ("CKP002", "nan", False),
+    ],
+)
+def test_a_failure_that_complains_of_such_numbers_follows(
+    monkeypatch: pytest.MonkeyPatch, code: str, message: str, decisive: bool
+) -> None:
+    cause = SimpleNamespace(code=code, first=SimpleNamespace(message=message))
+    monkeypatch.setattr(numerics, "diagnose", lambda evidence: SimpleNamespace(cause=cause))
+    (found,) = judge(find_nonfinite, losses({0: 6, 1: 6, 2: 5, 3: 6}))
+    assert (found.ranks, found.decisive) == (RankSet([2]), decisive)
 
 
 def test_the_origin_is_found_over_nodes() -> None:

@@ -76,6 +76,17 @@ def test_decisive_findings_keep_role_severity_and_order_among_themselves() -> No
     assert order(findings, *checks) == [("B", "cause"), ("A", "consequence")]
 
 
+def test_of_two_that_ended_the_job_the_explained_one_is_a_consequence() -> None:
+    checks = [make_check("B"), make_check("A", "B")]
+    findings = [found("B", decisive=True), found("A", decisive=True, confidence="medium")]
+    assert order(findings, *checks) == [("A", "cause"), ("B", "consequence")]
+
+
+def test_what_ended_the_job_is_a_cause_beside_what_explains_its_code_alone() -> None:
+    checks = [make_check("B"), make_check("A", "B")]
+    assert order([found("B", decisive=True), found("A")], *checks) == [("B", "cause"), ("A", "cause")]
+
+
 def test_decisive_survives_being_saved_and_is_absent_where_it_does_not_apply() -> None:
     finding = found("A", decisive=True)
     assert Finding.from_dict(finding.to_dict()).decisive

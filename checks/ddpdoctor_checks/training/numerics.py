@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
@@ -10,9 +12,11 @@ from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import choose_form, find_odd, format_number, join_words, name_set
+from ddpdoctor_checks.job.blame.judging import diagnose
 from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.spoilers import Origin, Scales, find_origin, find_scales
 
+_NOT_FINITE = re.compile(r"\b(nan|inf)\b|non-?finite|not finite|infinit|isfinite", re.IGNORECASE)
 _FEW = 8
 """Samples that a sentence names."""
 
@@ -26,7 +30,16 @@ def find_nonfinite(evidence: Evidence) -> Iterable[Finding]:
         raise NotApplicable("no readable loss was seen")
     origin = find_origin(evidence)
     if origin is not None:
-        yield _tell_everywhere(origin) if origin.everywhere else _tell_origin(origin)
+        found = _tell_everywhere(origin) if origin.everywhere else _tell_origin(origin)
+        yield replace(found, decisive=True) if _ended_the_job(evidence) else found
+
+
+def _ended_the_job(evidence: Evidence) -> bool:
+    """Whether the rank that failed first complains of numbers that are not finite, which came to it from elsewhere."""
+    cause = diagnose(evidence).cause
+    return (
+        cause is not None and cause.code == "ERR001" and _NOT_FINITE.search(cause.first.message) is not None
+    )
 
 
 def _tell_origin(origin: Origin) -> Finding:

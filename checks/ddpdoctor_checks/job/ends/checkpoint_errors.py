@@ -22,7 +22,8 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     others = f", {name_set(fine)} did not" if fine else ""
     they = choose_form(len(group.failures), "it", "they")
     return Clause(
-        f"{they} found{named} missing or unfinished{others}: another rank had not written it yet ({group.first.words})",
+        f"{they} found{named} missing or unfinished{others}: another rank had not written it yet, or had removed it "
+        f"({group.first.words})",
         (
             Fix((
                 "write on rank 0 to a temporary name, rename the file, and synchronize all ranks with a "
