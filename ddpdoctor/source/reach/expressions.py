@@ -12,7 +12,7 @@ from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
-from ddpdoctor.source.resolve.traces import Frame
+from ddpdoctor.source.resolve.traces import Frame, find_callee
 from ddpdoctor.source.resolve.tree_nodes import children
 from ddpdoctor.source.resolve.walking import own_nodes
 from ddpdoctor.source.sameness.alike import find_value
@@ -117,7 +117,7 @@ class ExpressionReader:
             return (Call(operation, node, scope),)
         if is_wrapper(node, scope, self.files):
             return (Call(WRAPPER, node, scope),)
-        function = self.files.function(node.func, scope) or self._find_maker(node, scope)
+        function = find_callee(node, scope, self.files)
         if function is not None and any(map(_switches_off, node.keywords)):
             return ()
         sent = (Call("forward", node, scope),) if self._is_forward(node, scope) else ()
@@ -128,11 +128,6 @@ class ExpressionReader:
             for each in self._summarise(function)
             if each.scope is not function or not _is_off(each.node, Frame(node, scope, function))
         )
-
-    def _find_maker(self, node: ast.Call, scope: Scope) -> Scope | None:
-        """Return ``__init__`` of a class of the files that a call makes an object of."""
-        made = self.files.find_class(node.func, scope)
-        return self.files.objects.method(made, "__init__") if made is not None else None
 
     def _name_backward(self, node: ast.Call, scope: Scope) -> str | None:
         """Return ``backward`` for that of a loss that a wrapped model of the same function gave."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from ddpdoctor.source.resolve.calls import is_any_collective, name_collective
 from ddpdoctor.source.resolve.known import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.traces import find_callee
 from ddpdoctor.source.resolve.walking import find_calls, name_last
 
 DIST = "torch.distributed."
@@ -33,10 +34,7 @@ class Unknowns:
     def _is_unknown(self, call: ast.Call, scope: Scope) -> bool:
         if self._hands_over(call, scope):
             return True
-        function = self._files.function(call.func, scope)
-        if function is None:
-            made = self._files.find_class(call.func, scope)
-            function = self._files.objects.method(made, "__init__") if made is not None else None
+        function = find_callee(call, scope, self._files)
         if function is not None:
             inner = find_calls(function)
             return _calls_parameter(function) or any(self._hands_over(each, function) for each in inner)
