@@ -120,6 +120,48 @@ def test_optimizer_of_parameters_that_are_replaced(text: str) -> None:
     assert lines_of(findings, "DDP006") == find_marked(text, head=HEAD)
 
 
+HELPERS = """\
+def build_optimizer(net, lr):
+    return torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=lr)
+def shard(net):
+    return FSDP(net{given})
+class Engine:
+    def __init__(self):
+        net = torch.nn.Linear(4, 2)
+        {first}
+        {second}
+    def run(self):
+        self.model(torch.ones(2, 4)).sum().backward()
+        self.optimizer.step()
+dist.init_process_group("gloo")
+Engine().run()
+dist.destroy_process_group()
+"""
+BUILT = "self.optimizer = build_optimizer({model}, 0.1)"
+
+
+@pytest.mark.wrong
+def test_optimizer_and_shards_of_functions() -> None:
+    text = HELPERS.format(
+        given="", first=f"{BUILT.format(model='net')}  # here", second="self.model = shard(net)"
+    )
+    assert lines_of(lint(text, head=HEAD), "DDP006") == find_marked(text, head=HEAD)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("given", "first", "second"),
+    [
+        ("", "self.model = shard(net)", BUILT.format(model="self.model")),
+        (", use_orig_params=True", BUILT.format(model="net"), "self.model = shard(net)"),
+        ("", BUILT.format(model="torch.nn.Linear(2, 2)"), "self.model = shard(net)"),
+    ],
+)
+def test_optimizer_and_shards_of_functions_in_order(given: str, first: str, second: str) -> None:
+    text = HELPERS.format(given=given, first=first, second=second)
+    assert "DDP006" not in {each.code for each in lint(text, head=HEAD)}
+
+
 @pytest.mark.right
 @pytest.mark.parametrize(
     "text",

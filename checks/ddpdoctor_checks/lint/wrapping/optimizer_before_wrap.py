@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
@@ -12,7 +12,7 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import FSDP1
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_true
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, find_keyword, is_true
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 
@@ -23,47 +23,72 @@ def find_optimizers(files: Files) -> Iterator[SourceFact]:
     FullyShardedDataParallel puts the parameters into flat ones of its own, unless ``use_orig_params=True``: an
     optimizer has to be made after it
     (https://docs.pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel). Both stand in one
-    function, and no other optimizer is made behind the wrap, which is beside.
+    function, or in functions that it calls, and no other optimizer is made behind the wrap, which is beside.
     """
     kinds = kinds_of(files)
-    for module in files.modules:
-        for scope in module.walk():
-            wraps = [
-                each for each in find_calls(scope) if files.dotted(each.func, scope) in FSDP1 and each.args
-            ]
-            if not wraps:
+    every = [scope for module in files.modules for scope in module.walk()]
+    within = {scope: [each for each in find_calls(scope) if _shards(each, scope, kinds)] for scope in every}
+    for scope in every if any(within.values()) else ():
+        wraps = [
+            (call, inner)
+            for call in find_calls(scope)
+            if (inner := _find_wrapped(call, scope, within, kinds))
+        ]
+        if not wraps:
+            continue
+        made = [(each, kinds.find(each, scope)) for each in find_calls(scope)]
+        optimizers = [pair for pair in made if pair[1] and all(v.kind == "optimizer" for v in pair[1])]
+        flow = kinds.flow(scope)
+        for wrap, inner in wraps:
+            own = flow.spot(wrap)
+            spots = [flow.spot(each) for each, _ in optimizers]
+            if own is None or any(spot is None or not spot.surely_before(own) for spot in spots):
                 continue
-            made = [(each, kinds.find(each, scope)) for each in find_calls(scope)]
-            optimizers = [call for call, found in made if found and all(v.kind == "optimizer" for v in found)]
-            flow = kinds.flow(scope)
-            for wrap in wraps:
-                own, original = flow.spot(wrap), find_keyword(wrap, "use_orig_params")
-                if own is None or (original is not None and not _is_false(original)):
-                    continue
-                spots = [(each, flow.spot(each)) for each in optimizers]
-                if any(spot is None or not spot.surely_before(own) for _, spot in spots):
-                    continue
-                inner = kinds.find(wrap.args[0], scope)
-                for each, _ in spots:
-                    if _holds(each, inner, scope, kinds):
-                        beside = (RelatedPlace("noticed", scope.place(wrap)),)
-                        yield SourceFact("optimizer-before-wrap", scope.place(each), beside)
+            for each, values in optimizers:
+                if all(_holds(value, inner, kinds) for value in values):
+                    beside = (RelatedPlace("noticed", scope.place(wrap)),)
+                    yield SourceFact("optimizer-before-wrap", scope.place(each), beside)
+
+
+def _find_wrapped(
+    call: ast.Call, scope: Scope, within: Mapping[Scope, Sequence[ast.Call]], kinds: Kinds
+) -> tuple[Value, ...]:
+    """Return the model that a call shards, itself or in the function that it calls; nothing for others."""
+    if call in within[scope]:
+        return kinds.find(call.args[0], scope)
+    function = kinds.called(call, scope)
+    inner = within.get(function, ()) if function is not None else ()
+    given = inner[0].args[0] if len(inner) == 1 else None
+    if function is None or not isinstance(given, ast.Name) or given.id not in function.parameters:
+        return ()
+    own = find_argument(call, function, given.id)
+    return kinds.find(own, scope) if own is not None else ()
+
+
+def _shards(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a call puts the parameters of a model into flat ones."""
+    if kinds.files.dotted(call.func, scope) not in FSDP1 or not call.args:
+        return False
+    original = find_keyword(call, "use_orig_params")
+    return original is None or _is_false(original)
 
 
 def _is_false(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and not is_true(node)
 
 
-def _holds(optimizer: ast.Call, models: tuple[Value, ...], scope: Scope, kinds: Kinds) -> bool:
-    """Whether an optimizer is given the parameters of one of some models."""
-    for given in optimizer.args[:1]:
+def _holds(optimizer: Value, models: tuple[Value, ...], kinds: Kinds) -> bool:
+    """Whether an optimizer was given the parameters of one of some models, where it was made."""
+    home = optimizer.scope
+    for given in optimizer.call.args[:1] if home is not None else ():
         for call in ast.walk(given):
             if (
                 isinstance(call, ast.Call)
                 and isinstance(call.func, ast.Attribute)
                 and call.func.attr == "parameters"
+                and home is not None
             ):
-                found = kinds.find(call.func.value, scope)
+                found = kinds.find(call.func.value, home)
                 if found and all(any(each.may_be(model) for model in models) for each in found):
                     return True
     return False
