@@ -66,6 +66,23 @@ OPTIMIZERS = [
         f"state = None\n    if rank == 0:\n        state = {LOAD}\n        net.load_state_dict(state['model'])",
     ),
     make("Keeper(path, net, optimizer).restore()", kept="self.optimizer.load_state_dict(state)  # here"),
+    make(
+        "parts = {'net': net, 'optimizer': optimizer}\n    first = broadcast_int(restore(parts, path, rank == 0))",
+        kept="pass",
+    )
+    + """
+def restore(parts, path, enabled):
+    if not enabled or not os.path.exists(path):
+        return 0
+    state = torch.load(path, map_location="cpu")
+    for name, part in parts.items():
+        part.load_state_dict(state[name])  # here
+    return state["step"]
+def broadcast_int(value):
+    number = torch.tensor(value)
+    dist.broadcast(number, src=0)
+    return number.item()
+""",
 ]
 RIGHT = [
     make(f"model.load_state_dict({LOAD})\n    optimizer.load_state_dict({LOAD})"),

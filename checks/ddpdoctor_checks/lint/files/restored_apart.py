@@ -21,6 +21,8 @@ from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_
 
 SENDS = re.compile(r"broadcast|scatter|all_gather|all_reduce|(?<!no_)sync(?!_?bn|hronize$)", re.IGNORECASE)
 """Names of what may give the state of one rank to the others."""
+OF_NUMBERS = re.compile(r"_(int|integer|number|num|epoch|step|flag|scalar|bool|float|count)s?$", re.IGNORECASE)
+"""Ends of names of what sends a number alone."""
 OF_STATES = re.compile(
     r"param|state|model|module|optim|\bopt\b|weight|ckpt|checkpoint|tensor|buffer|\bnet\b|\bp\b|data",
     re.IGNORECASE,
@@ -28,6 +30,8 @@ OF_STATES = re.compile(
 """Words in what is sent by which it may be the state of a model or an optimizer."""
 GIVES = frozenset({"state_dict", "parameters", "named_parameters", "buffers", "named_buffers"})
 """Methods that give a state."""
+RESTORED = frozenset({"optimizer", "scheduler", "scaler", "model", "wrapped"})
+"""Kinds of what a loop over the parts of a checkpoint loads."""
 DEEPEST = 3
 """Variables that are followed into one another to what is sent."""
 
@@ -112,7 +116,7 @@ def _may_send(step: Step) -> bool:
     if call is None:
         return False
     last = call.func.attr if isinstance(call.func, ast.Attribute) else step.name.rpartition(".")[2]
-    if not SENDS.search(last):
+    if not SENDS.search(last) or OF_NUMBERS.search(last):
         return False
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if isinstance(call.func, ast.Attribute):
@@ -145,7 +149,8 @@ def _find_kind(step: Step, wraps: list[Step], kinds: Kinds) -> tuple[str, Step |
     if step.call is None or not isinstance(step.call.func, ast.Attribute):
         return None
     values = kinds.find(step.call.func.value, step.scope)
-    if values and all(each.kind == "optimizer" for each in values):
+    loaded = {each.kind for each in values}
+    if "optimizer" in loaded and loaded <= RESTORED:  # of several, each of a table is loaded in turn
         return "optimizer", None
     for wrap in wraps:
         made = kinds.find(wrap.call, wrap.scope) if wrap.call is not None else ()
