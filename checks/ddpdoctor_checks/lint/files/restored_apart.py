@@ -21,7 +21,9 @@ from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_
 
 SENDS = re.compile(r"broadcast|scatter|all_gather|all_reduce|(?<!no_)sync(?!_?bn|hronize$)", re.IGNORECASE)
 """Names of what may give the state of one rank to the others."""
-OF_NUMBERS = re.compile(r"_(int|integer|number|num|epoch|step|flag|scalar|bool|float|count)s?$", re.IGNORECASE)
+OF_NUMBERS = re.compile(
+    r"_(int|integer|number|num|epoch|step|flag|scalar|bool|float|count)s?$", re.IGNORECASE
+)
 """Ends of names of what sends a number alone."""
 OF_STATES = re.compile(
     r"param|state|model|module|optim|\bopt\b|weight|ckpt|checkpoint|tensor|buffer|\bnet\b|\bp\b|data",
