@@ -102,7 +102,9 @@ def lose_pipelines(ctx: RankContext) -> None:
 
 
 def test_what_this_torch_lacks_is_skipped_and_what_raises_is_told(tmp_path: Path) -> None:
-    world = run_world(probe_strategies, 2, tmp_path, patch=lose_pipelines, timeout_s=12.0)  # rank 0 waits it out
+    world = run_world(
+        probe_strategies, 2, tmp_path, patch=lose_pipelines, timeout_s=12.0
+    )  # rank 0 waits it out
     rows = {each.name: each for each in world.evidence.strategies}
     assert rows["pp"].skipped
     assert "PipelineStage is not available in torch" in rows["pp"].skipped

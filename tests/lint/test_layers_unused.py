@@ -85,6 +85,8 @@ def test_a_layer_that_no_forward_pass_uses(source: str, rule: str) -> None:
         make("self.extra = nn.Linear(4, 2)", "return [m(x) for m in self.children()][-1]"),
         make("self.extra = nn.Linear(4, 2)", base="models.ResNet"),
         make("self.act = nn.ReLU()"),
+        make("self.extra = nn.Linear(4, 2) if tasks else None"),
+        make("if tasks:\n            self.extra = nn.Linear(4, 2)"),
         make(HEADS, "return sum(h(self.block(x)).sum() for h in self.heads.values())"),
         make(HEADS, "return torch.cat([self.heads[task](x) for task in task])"),
         make(HEADS, "return self.heads[task](x)", train="sum(model(x, t).sum() for t in task).backward()"),

@@ -15,7 +15,7 @@ from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.walking import find_keyword, name_last, names_in, own_nodes
 from ddpdoctor.source.training.train_loops import Forward, TrainingLoop, training_loops
-from ddpdoctor.source.training.wraps import wraps_of
+from ddpdoctor.source.training.wraps import is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LAYERS = re.compile(
@@ -60,8 +60,8 @@ def find_unused_layers(files: Files) -> Iterator[SourceFact]:
         for inner in wrap.value.inner:
             owners = _list_owners(inner.owner, kinds) if inner.owner is not None and not inner.guessed else []
             for owner, name, value, maker in (row for each in owners for row in _list_layers(each, files)):
-                if value in told:
-                    continue
+                if value in told or not is_certain(value, maker, kinds):
+                    continue  # a layer below a test may never be made
                 uses = [each for member in members for each in _list_uses(name, member)]
                 rule = "layer-unused" if not uses else None
                 table = files.dotted(value.func, maker) in TABLES
