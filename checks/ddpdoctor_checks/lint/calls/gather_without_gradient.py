@@ -55,8 +55,8 @@ def find_gathered(files: Files) -> Iterator[SourceFact]:
                     forwards = _find_forwards(what, scope, loss, kinds)
                     if not forwards or any(_is_constant(one.call, one.scope, files) for one in forwards):
                         continue
-                    told_so = _is_constant(call, scope, files)
-                    doubted = told_so or _goes_beside((into.id, scope), forwards, loss.behind, kinds)
+                    constant = _is_constant(call, scope, files)
+                    doubted = constant or _goes_beside((into.id, scope), forwards, loss.behind, kinds)
                     yield SourceFact(
                         "gather-doubted" if doubted else "gather-without-gradient",
                         scope.place(call),
@@ -64,7 +64,7 @@ def find_gathered(files: Files) -> Iterator[SourceFact]:
                         {
                             "into": into.id,
                             "what": ast.unparse(what),
-                            "why": "no_grad" if told_so else "beside" if doubted else "",
+                            "why": "no_grad" if constant else "beside" if doubted else "",
                         },
                     )
                     break

@@ -44,11 +44,10 @@ def find_unused_layers(files: Files) -> Iterator[SourceFact]:
 
     Such are layers that no function but those that prepare them mentions (``layer-unused``), tables of layers of which
     each forward pass takes the one that its caller names (``layer-chosen``), and those of which it leaves some out at
-    random (``layer-skipped``). DistributedDataParallel waits for a
-    gradient of each parameter, unless it is told to look for those without
-    (https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design). layer: its name. owner: its class. The wrap
-    is beside it. Nothing where the class inherits from one that was not read, or may reach its layers without their
-    names.
+    random (``layer-skipped``). DistributedDataParallel waits for a gradient of each parameter, unless an option makes
+    it look for those without (https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design). layer: its name.
+    owner: its class. The wrap is beside it. Nothing where the class inherits from one that was not read, or may reach
+    its layers without their names.
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
