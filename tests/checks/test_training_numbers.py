@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
-from ddpdoctor.evidence.training.fingerprints import BatchLook, OptimizerSetup, Training, WrapperSetup
+from ddpdoctor.evidence.training.fingerprints import (
+    BatchLook,
+    OptimizerSetup,
+    StepLook,
+    TensorLook,
+    Training,
+    WrapperSetup,
+)
 from ddpdoctor.evidence.training.numerics import BufferLook, LossCount, LossLook, Numerics, ScaleLook
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.evidence.training.syncs import PaceLook, Syncs
@@ -334,6 +341,68 @@ def test_buffers_of_one_norm_and_other_contents_are_no_rounding() -> None:
     shares = tuple(Share(f"order {rank}", RankSet([rank]), 1.0) for rank in range(2))
     look = BufferLook(1, 1, 6, "module", RankSet([0, 1]), True, {"bn.running_mean": shares}, frames=LINE)
     assert len(judge(find_buffers, Numerics(evaluations=(look,)))) == 1
+
+
+def train_with_buffers(
+    norms: dict[int, tuple[float, float]],
+    *,
+    name: str = "book.codes",
+    broadcasts: bool = False,
+    parted: bool = False,
+    trainable: bool = False,
+    shape: tuple[int, ...] = (16, 8),
+) -> list[Finding]:
+    """Judge two ranks that hold a buffer of these norms at the steps 1 and 8."""
+    wrapper = WrapperSetup(1, "Net", RankSet([0, 1]), frames=LINE, broadcasts=broadcasts)
+    setup = OptimizerSetup(1, "torch.optim.SGD", RankSet([0, 1]), wrappers=(wrapper,))
+    steps = []
+    for place, step in enumerate((1, 8)):
+        shares = tuple(Share(str(own[place]), RankSet([rank]), own[place]) for rank, own in norms.items())
+        apart = len({share.digest for share in shares}) > 1
+        own = RankSet([0, 1]) if trainable else RankSet()
+        buffer = TensorLook(name, 1, "other", shape, values=shares, trainable=own)
+        values = tuple(Share(str(rank), RankSet([rank])) for rank in (0, 1)) if parted else ()
+        steps.append(StepLook(1, step, values=values, others=shares, buffers=(buffer,) if apart else ()))
+    batches = (BatchLook(1, "", 1, 1, (), (32, 8)),)
+    training = Training(0, RankSet([0, 1]), (setup,), steps=tuple(steps), batches=batches)
+    return list(find_buffers(Evidence(training=(training,))))
+
+
+def test_buffers_that_each_rank_trains_with_on_its_own_are_named() -> None:
+    (found,) = train_with_buffers({0: (1.0, 3.0), 1: (2.0, 5.0)})
+    assert (found.confidence, found.ranks) == ("medium", RankSet([0, 1]))
+    assert "book.codes" in found.message
+    assert found.where[0].line == 7
+
+
+@pytest.mark.parametrize(
+    ("norms", "more"),
+    [
+        ({0: (1.0, 3.0), 1: (1.0, 3.0)}, {}),
+        ({0: (1.0, 1.0), 1: (2.0, 2.0)}, {}),
+        ({0: (1.0, 3.0), 1: (2.0, 3.0000001)}, {}),
+        ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"name": "bn.running_mean"}),
+        ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"broadcasts": True}),
+        ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"parted": True}),
+        ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"trainable": True}),
+        ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"shape": (32, 4)}),
+    ],
+    ids=[
+        "equal",
+        "constant",
+        "last bits",
+        "statistics",
+        "broadcast",
+        "replicas",
+        "parameter",
+        "row of a sample",
+    ],
+)
+def test_buffers_in_training_that_are_no_fault(
+    norms: dict[int, tuple[float, float]], more: dict[str, Any]
+) -> None:
+    with pytest.raises(NotApplicable):
+        train_with_buffers(norms, **more)
 
 
 @pytest.mark.parametrize(

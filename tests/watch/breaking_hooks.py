@@ -34,6 +34,7 @@ EDGES = frozenset(
 program could not be made."""
 JOB = """
 import sys
+import time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -75,6 +76,7 @@ except Exception as error:
 digest = sum(p.detach().double().sum().item() for p in model.parameters())
 print(rank, f"{digest:.12f} {seen.item():.9f}", gathered, flush=True)
 del model
+time.sleep(0.5)  # torch up to 2.7 may hang where groups are destroyed right after a collective
 dist.destroy_process_group()
 sys.exit(7)
 """

@@ -134,8 +134,12 @@ class StepLook:
     rated: tuple[Share, ...] = ()
     """Sum of the learning rates of all steps so far, which tells whether they differed between two looks."""
     wrappers: tuple[WrapperLook, ...] = ()
+    others: tuple[Share, ...] = ()
+    """Who holds the same values of all that its models have and the optimizer has not: buffers, frozen parameters."""
     tensors: tuple[TensorLook, ...] = ()
     """The first of those that tell something, and only of some steps."""
+    buffers: tuple[TensorLook, ...] = ()
+    """Those of the others that differ; of the first step at which some do and of the last one only."""
     differing: int = 0
     """How many tensors differ, those that are not listed included."""
     states: tuple[StateLook, ...] = ()
@@ -173,6 +177,8 @@ class WrapperSetup:
     """Frames of the wrap, innermost first."""
     batch_norms: int = 0
     """Modules that normalise, in training, over the samples of one rank."""
+    broadcasts: bool = True
+    """It broadcasts buffers before its forwards."""
 
 
 @dataclass(frozen=True, slots=True)

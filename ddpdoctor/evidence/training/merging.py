@@ -134,10 +134,7 @@ def _join_sites(one: Sequence[StepSite], other: Sequence[StepSite]) -> tuple[Ste
 def _join_looks(one: StepLook, other: StepLook) -> StepLook:
     if one.final != other.final:
         return other if one.final else one
-    tensors = {(each.model, each.name): each for each in one.tensors}
-    for each in other.tensors:
-        known = tensors.get((each.model, each.name))
-        tensors[each.model, each.name] = each if known is None else _join_tensors(known, each)
+    tensors = _join_lists(one.tensors, other.tensors)
     return replace(
         one,
         values=_join_shares(one.values, other.values),
@@ -145,11 +142,13 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
         rates=_join_shares(one.rates, other.rates),
         rated=_join_shares(one.rated, other.rated),
         wrappers=(*one.wrappers, *other.wrappers),
-        tensors=tuple(tensors.values()),
+        others=_join_shares(one.others, other.others),
+        tensors=tensors,
+        buffers=_join_lists(one.buffers, other.buffers),
         differing=max(
             one.differing,
             other.differing,
-            sum(len(each.values) > 1 or len(each.gradients) > 1 for each in tensors.values()),
+            sum(len(each.values) > 1 or len(each.gradients) > 1 for each in tensors),
         ),
         states=_join_states(one.states, other.states),
         joined=one.joined or other.joined,
@@ -158,6 +157,14 @@ def _join_looks(one: StepLook, other: StepLook) -> StepLook:
         reduced=(*one.reduced, *other.reduced),
         unsynced=one.unsynced.union(other.unsynced),
     )
+
+
+def _join_lists(one: Sequence[TensorLook], other: Sequence[TensorLook]) -> tuple[TensorLook, ...]:
+    tensors = {(each.model, each.name): each for each in one}
+    for each in other:
+        known = tensors.get((each.model, each.name))
+        tensors[each.model, each.name] = each if known is None else _join_tensors(known, each)
+    return tuple(tensors.values())
 
 
 def _join_states(one: Sequence[StateLook], other: Sequence[StateLook]) -> tuple[StateLook, ...]:

@@ -36,12 +36,7 @@ def drill(look: StepLook, ranks: Sequence[RankSteps], *, alone: bool) -> StepLoo
     """
     tensors: dict[_Key, _Tensor] = {}
     items: dict[tuple[str, _Key], Prints] = {}
-    for rank in ranks:
-        known = rank.steps.get((look.optimizer, look.step))
-        event = _read_step(rank.path, int(known["optimizer"]), int(known["step"])) if known else None
-        table = rank.tables.get((look.optimizer, int(event["table"]))) if event is not None else None
-        if event is None or table is None:
-            continue
+    for rank, event, table in _read_all(look, ranks):
         _spread(rank.rank, event, table, tensors)
         _spread_states(
             rank.rank, event, table, [each.item for each in look.states if not each.setting], items
@@ -55,6 +50,30 @@ def drill(look: StepLook, ranks: Sequence[RankSteps], *, alone: bool) -> StepLoo
     differing = sum(len(each.values) > 1 or len(each.gradients) > 1 for each in telling)
     states = tuple(_find_state(each, items) for each in look.states)
     return replace(look, tensors=tuple(telling[:LISTED]), differing=differing, states=states)
+
+
+def list_buffers(look: StepLook, ranks: Sequence[RankSteps]) -> StepLook:
+    """List the floating-point numbers that models have beside the optimizer's parameters and ranks here differ in.
+
+    Args:
+        look: at the step.
+        ranks: of this node.
+    """
+    tensors: dict[_Key, _Tensor] = {}
+    for rank, event, table in _read_all(look, ranks):
+        _spread(rank.rank, event, table, tensors)
+    others = {key: each for key, each in tensors.items() if each.is_state and len(each.values) > 1}
+    return replace(look, buffers=tuple(each.fold(key) for key, each in others.items())[:LISTED])
+
+
+def _read_all(look: StepLook, ranks: Sequence[RankSteps]) -> Iterator[tuple[RankSteps, Step, Tensors]]:
+    """Yield the ranks that wrote down the numbers of each tensor of a step, with these and the tensors' names."""
+    for rank in ranks:
+        known = rank.steps.get((look.optimizer, look.step))
+        event = _read_step(rank.path, int(known["optimizer"]), int(known["step"])) if known else None
+        table = rank.tables.get((look.optimizer, int(event["table"]))) if event is not None else None
+        if event is not None and table is not None:
+            yield rank, event, table
 
 
 def _spread_states(
@@ -91,6 +110,7 @@ class _Tensor:
 
     kind: str
     shape: tuple[int, ...]
+    dtype: str
     values: Prints = field(default_factory=dict)
     gradients: Prints = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
@@ -114,6 +134,11 @@ class _Tensor:
     def tells(self, final: bool) -> bool:
         lacking = not final and self.kind == "parameter" and set(self.missing) & set(self.trainable)
         return len(self.values) > 1 or len(self.gradients) > 1 or bool(lacking)
+
+    @property
+    def is_state(self) -> bool:
+        """Whether the optimizer has it not, and it holds numbers that are no counts."""
+        return self.kind == "other" and "float" in self.dtype
 
     def fold(self, key: _Key) -> TensorLook:
         return TensorLook(
@@ -142,7 +167,9 @@ def _spread(rank: int, event: Step, table: Tensors, tensors: dict[_Key, _Tensor]
         key = int(row.model), str(row.name)
         tensor = tensors.get(key)
         if tensor is None:
-            tensor = tensors[key] = _Tensor(str(row.kind), tuple(int(size) for size in row.shape))
+            tensor = tensors[key] = _Tensor(
+                str(row.kind), tuple(int(size) for size in row.shape), str(row.dtype)
+            )
         if row.trainable:
             tensor.trainable.append(rank)
         tensor.known.setdefault(int(row.known), []).append(rank)

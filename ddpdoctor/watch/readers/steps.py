@@ -31,7 +31,7 @@ from ddpdoctor.watch.readers.agreement import (
 from ddpdoctor.watch.readers.layouts import list_peers, read_pieces, tell_apart
 from ddpdoctor.watch.readers.rank_steps import RankSteps, count_step, list_rows, list_steps
 from ddpdoctor.watch.readers.records import Shortener
-from ddpdoctor.watch.readers.step_tensors import LISTED, drill
+from ddpdoctor.watch.readers.step_tensors import LISTED, drill, list_buffers
 
 KINDS = frozenset({"tensors", "step"})
 """Events that tell of it."""
@@ -204,9 +204,24 @@ def fold_steps(number: int, ranks: Sequence[RankSteps], shorten: Shortener, *, a
         chosen += _choose_shared(looks, whole)
     for step in dict.fromkeys(chosen):
         looks[step] = drill(looks[step], ranks, alone=alone)
-    kept = {step for step in looks if looks[step].tensors or not step & (step - 1) or looks[step].final}
+    apart = [step for step in looks if step in whole and len(looks[step].others) > 1]
+    if peers or not any(_keeps_buffers_apart(rank, number) for rank in ranks):
+        apart = []
+    for step in {*apart[:1], *apart[-1:]}:
+        looks[step] = list_buffers(looks[step], ranks)
+    kept = {
+        step
+        for step in looks
+        if looks[step].tensors or looks[step].buffers or not step & (step - 1) or looks[step].final
+    }
     rest = [step for step in looks if step not in kept]
     return [looks[step] for step in sorted([*kept, *rest[: max(0, KEPT - len(kept))]])]
+
+
+def _keeps_buffers_apart(rank: RankSteps, number: int) -> bool:
+    """Whether a wrapper of a model that an optimizer steps does not broadcast buffers."""
+    wrappers = (each for table in rank.list_tables(number) for each in table.get("wrappers") or ())
+    return any(each.get("broadcast_buffers") is False for each in wrappers)
 
 
 def _fold_step(
@@ -230,6 +245,7 @@ def _fold_step(
         step=step,
         final=finals == {True},
         values=_fold_among(events, "values", peers),
+        others=_fold_among(events, "others", peers),
         gradients=_fold_among(events, "gradients", peers),
         rates=fold_texts(rates),
         rated=fold_texts(rated),
@@ -371,5 +387,6 @@ def _read_wrapper(row: dict[str, Any], shorten: Shortener) -> WrapperSetup:
         static_graph=bool(row.get("static_graph")),
         hooks=tuple(str(each) for each in row.get("hooks") or ()),
         batch_norms=int(row.get("batch_norms") or 0),
+        broadcasts=row.get("broadcast_buffers") is not False,
         frames=shorten.frames(row.get("frames")),
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence, RankSet
-from ddpdoctor.evidence.training.fingerprints import WrapperSetup
-from ddpdoctor.evidence.training.merging import join_evaluations
+from ddpdoctor.evidence.training.fingerprints import StepLook, TensorLook, WrapperSetup
+from ddpdoctor.evidence.training.merging import join_evaluations, join_optimizers
 from ddpdoctor.evidence.training.numerics import BufferLook
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
@@ -27,6 +27,8 @@ VERY_FEW = 4
 _NAMES = 3
 _COUNTERS = ("num_batches_tracked",)
 """Buffers of torch's BatchNorm that no evaluation uses."""
+_STATISTICS = (*_COUNTERS, "running_mean", "running_var")
+"""Buffers of torch's BatchNorm: no forward in training uses them."""
 _THROUGH = Fix(
     "evaluate through the wrapper",
     code="model.eval()\nwith torch.no_grad():\n    out = model(x)   # not model.module(x)",
@@ -46,8 +48,9 @@ Shares = tuple[Share, ...]
 
 @check("NUM002", family="training", needs=NEEDS, id="training.buffers", required=False, commands=JOB)
 def find_buffers(evidence: Evidence) -> Iterable[Finding]:
-    """Buffers of a wrapped model (running statistics) differ over ranks where several evaluate with them."""
-    if not any(node.numerics.evaluations for node in evidence.training):
+    """Buffers of a wrapped model differ over ranks where several evaluate with them, or train with them."""
+    trained = list(_list_trained(evidence))
+    if not trained and not any(node.numerics.evaluations for node in evidence.training):
         raise NotApplicable("no evaluation with buffers that the wrapper does not broadcast was seen")
     told: set[int] = set()
     for look in join_evaluations(evidence.training):
@@ -58,6 +61,40 @@ def find_buffers(evidence: Evidence) -> Iterable[Finding]:
             if differing and look.wrapper not in told:
                 told.add(look.wrapper)
                 yield _tell_buffers(look, wrapper, ranks, differing)
+    for setup, step, buffers in trained:
+        if setup.number not in told:
+            told.add(setup.number)
+            yield _tell_trained(setup, step, buffers)
+
+
+def _list_trained(evidence: Evidence) -> Iterable[tuple[WrapperSetup, StepLook, Sequence[TensorLook]]]:
+    """Yield wrappers that do not broadcast buffers, which ranks with equal parameters change each in its own way.
+
+    Without what has a row for each sample of a batch: the state of a stream, which is the rank's own.
+    """
+    wrappers = {each.number: each for each in list_wrappers(evidence) if not each.broadcasts}
+    sizes = {look.shape[0] for node in evidence.training for look in node.batches if look.shape}
+    for _, looks in join_optimizers(evidence.training):
+        apart = [look for look in looks if look.buffers]
+        if len(apart) < 2 or len(apart[-1].values) > 1:
+            continue
+        before = {(each.model, each.name): _list_digests(each) for each in apart[0].buffers}
+        for number, setup in wrappers.items():
+            changed = [
+                each
+                for each in apart[-1].buffers
+                if each.model == number
+                and not (each.trainable or (each.shape and each.shape[0] in sizes))
+                and each.name.rpartition(".")[2] not in _STATISTICS
+                and not _is_slight([share.norm for share in each.values])
+                and not _list_digests(each) & before.get((number, each.name), set())
+            ]
+            if changed:
+                yield setup, apart[-1], changed
+
+
+def _list_digests(buffer: TensorLook) -> set[str]:
+    return {share.digest for share in buffer.values}
 
 
 def _list_differing(buffers: Mapping[str, Shares], ranks: RankSet) -> dict[str, Shares]:
@@ -110,6 +147,36 @@ def _tell_buffers(
         fix=(_THROUGH, *_EQUAL) if look.broadcasts else _EQUAL,
         details={"step": look.step, "evaluation": look.evaluation, "door": look.door, "buffers": names},
         confidence="high" if look.broadcasts else "medium",
+    )  # fmt: skip
+
+
+def _tell_trained(setup: WrapperSetup, look: StepLook, buffers: Sequence[TensorLook]) -> Finding:
+    line = user_line(setup.frames)
+    ranks = RankSet().union(*(share.ranks for share in buffers[0].values))
+    names = [each.name for each in buffers]
+    norms = join_words(
+        f"{share.norm:.5g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
+        for share in buffers[0].values[:4]
+    )
+    return Finding(
+        message=f"{capitalise(name_set(ranks))} train {name_model(setup)} with different buffers "
+        f"({join_words(names, few=_NAMES)}): each rank updates its own from its own data, and its "
+        "DistributedDataParallel has broadcast_buffers=False. A checkpoint holds those of the rank that saves.",
+        ranks=ranks,
+        where=in_line(line, ranks, "culprit"),
+        evidence=(
+            EvidenceItem("buffers", f"before step {look.step}: norm of {names[0]} is {norms}"),
+            EvidenceItem("buffers", "they change during training, and the parameters are equal on these ranks"),
+        ),
+        fix=(
+            Fix(
+                "reduce what updates the buffers, so that all ranks apply the same update",
+                code="dist.all_reduce(counts)   # and sums, before the moving average takes them",
+            ),
+            Fix("keep them as they are if each rank's buffers are meant to be its own"),
+        ),
+        details={"step": look.step, "buffers": names},
+        confidence="medium",
     )  # fmt: skip
 
 
