@@ -294,7 +294,7 @@ def test_ports_that_every_rank_chose_itself_are_found() -> None:
 
 PER_RANK = ("RANK", "LOCAL_RANK", "ROLE_RANK", "CUDA_VISIBLE_DEVICES", "SLURM_PROCID", "SLURM_LOCALID",
             "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_ERROR_FILE", "NCCL_IB_HCA", "UCX_NET_DEVICES",
-            "NCCL_DEBUG_FILE")  # fmt: skip
+            "NCCL_DEBUG_FILE", "NCCL_HOSTID")  # fmt: skip
 PER_NODE = (
     "GROUP_RANK",
     "NODE_RANK",

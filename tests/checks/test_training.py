@@ -8,6 +8,8 @@ import time
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
+from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook
+from ddpdoctor.evidence.training.numerics import Numerics, ScaleLook
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor_checks.training.replicas.models import list_replicas
 from tests.checks.training import CALL, STEP, WRAP, Made, judge, only, tensor
@@ -186,6 +188,48 @@ def test_model_that_nothing_wraps() -> None:
 def test_sampler_of_what_is_only_evaluated_tells_nothing_of_the_training() -> None:
     made = unwrapped().loader().epoch(1, {0: "a", 1: "b"}, steps=0)
     assert only(made).severity == "info"
+
+
+@pytest.mark.parametrize(
+    ("steps", "start", "expected"),
+    [(40, "0|1", "info"), (48, "0|1", "error"), (96, "0|1", "error"), (40, "", "error")],
+)
+def test_probe_that_each_rank_fits_itself_is_not_the_model_of_the_sampler(
+    steps: int, start: str, expected: str
+) -> None:
+    """96 steps of a wrapped model: 40 of another one are not of the same loop, 48 may be, each second time."""
+
+    def count(made: Made, number: int, steps: int) -> tuple[OptimizerSetup, tuple[StepLook, ...]]:
+        setup = dataclasses.replace(
+            made.training().optimizers[0], number=number, steps=(Share(str(steps), RankSet([0, 1])),)
+        )
+        return setup, tuple(dataclasses.replace(look, optimizer=number) for look in made.looks)
+
+    probed, looks = count(unwrapped(start), 2, steps)
+    trained, others = count(Made(2).look(1).look(2).look(96), 1, 96)
+    training = sharded(unwrapped()).training()
+    seen = dataclasses.replace(training, optimizers=(trained, probed), steps=(*others, *looks))
+    found = only(Evidence(training=(seen,)))
+    assert (found.code, found.severity) == ("DDP015", expected)
+
+
+def test_parameters_that_were_not_known_by_name_at_first_are_those_of_the_only_model() -> None:
+    made = Made(2, wrapped=False)
+    first = tensor("parameter 0 of the optimizer", 2, "0|1", "0|1", model=0, reduced=False)
+    made.look(1, "0|1", "0|1", first).look(2, "0|1", "0|1")
+    assert "They differ from the start" in only(sharded(made)).message
+
+
+def test_steps_that_a_rank_skips_by_inf_in_its_own_gradients_are_the_scalers() -> None:
+    """Gradients that are averaged after `unscale_` has looked at those of the rank alone."""
+    training = unwrapped(carried=1.0).batch(1, "0|1").batch(2, "0|1").training()
+    rows = ((0, 1, 8.0), (1, 1, 8.0), (0, 2, 8.0), (1, 2, 4.0))
+    scales = tuple(ScaleLook(1, rank, step, value, frames=(STEP,)) for rank, step, value in rows)
+    seen = dataclasses.replace(training, numerics=Numerics(scales=scales))
+    found, follows = judge(Evidence(training=(seen,)))
+    assert (found.code, follows.code, follows.role) == ("NUM004", "DDP015", "consequence")
+    assert "its own gradients" in found.message
+    assert "before scaler.unscale_" in found.fix[0].text
 
 
 def test_rounds_of_local_training_are_averaged_in_between() -> None:

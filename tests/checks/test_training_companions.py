@@ -54,6 +54,17 @@ def test_one_that_parts_later_is_updated_on_some_ranks_only() -> None:
     assert "every rank" in found.fix[0].text
 
 
+def test_steps_after_the_last_sampled_one_say_nothing_of_a_companion() -> None:
+    """A job on a GPU whose samples took their share of the time with step 4, and that ended with step 129."""
+    wrapper = WrapperSetup(1, "Net", RankSet([0, 1]))
+    setup = OptimizerSetup(1, "torch.optim.SGD", RankSet([0, 1]), wrappers=(wrapper,))
+    steps = (StepLook(1, 1), StepLook(1, 2), StepLook(1, 4), StepLook(1, 129, final=True))
+    numerics = Numerics(companions=(look(1, 1.0, 2.0), look(2, 1.1, 2.1), look(4, 1.2, 2.2)))
+    training = Training(0, RankSet([0, 1]), optimizers=(setup,), steps=steps, numerics=numerics)
+    (found,) = find_companions(Evidence(training=(training,)))
+    assert "from the first step on" in found.message
+
+
 def test_another_network_that_never_moves_may_be_meant_to_differ() -> None:
     (found,) = judge(look(1, 1.0, 2.0, model="Scorer"), look(8, 1.0, 2.0, model="Scorer"))
     assert (found.severity, found.confidence) == ("warning", "medium")

@@ -24,8 +24,9 @@ from ddpdoctor_checks.common.wording import (
 JUDGED_ELSEWHERE = frozenset({"WORLD_SIZE"})
 """Variables with a code of their own (ENV003)."""
 
-BOUND_PER_RANK = frozenset({"NCCL_IB_HCA", "UCX_NET_DEVICES"})
-"""Adapters that wrapper scripts on large machines give each rank by its socket; they differ on purpose."""
+BOUND_PER_RANK = frozenset({"NCCL_HOSTID", "NCCL_IB_HCA", "UCX_NET_DEVICES"})
+"""What differs on purpose: adapters that wrapper scripts on large machines give each rank by its socket, and the name
+by which NCCL tells hosts apart."""
 
 PROTOCOL = (
     "MASTER_",

@@ -188,6 +188,14 @@ def _detail(origin: Origin) -> dict[str, object]:
     }
 
 
+_REDUCE_FIRST = Fix(
+    "reduce the gradients before scaler.unscale_ looks for inf and NaN: then all ranks find the same",
+    code="scaler.scale(loss).backward()\n"
+    "for p in model.parameters():\n    dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)\n"
+    "scaler.unscale_(optimizer)",
+)
+
+
 @check("NUM004", family="training", needs=NEEDS, id="training.scales", required=False, commands=JOB)
 def find_scalers(evidence: Evidence) -> Iterable[Finding]:
     """The scale of a GradScaler is another on some ranks of one model, and stays so."""
@@ -204,7 +212,12 @@ def _tell_scales(scales: Scales) -> Finding:
     return Finding(
         message=(
             f"The scale of GradScaler differs across {name_set(scales.ranks)} from {steps} on: "
-            f"{_join_scales(scales.values)}; each rank divides the common gradient by its own scale."
+            f"{_join_scales(scales.values)}; "
+            + (
+                "each rank looks for inf and NaN in its own gradients, and skips its step alone."
+                if scales.by_hand
+                else "each rank divides the common gradient by its own scale."
+            )
         ),
         ranks=odd,
         victims=scales.ranks.minus(odd),
@@ -214,6 +227,7 @@ def _tell_scales(scales: Scales) -> Finding:
             EvidenceItem("scales", f"at step {scales.last}: {_join_scales(scales.last_values)}"),
         ),
         fix=(
+            *([_REDUCE_FIRST] if scales.by_hand else []),
             Fix("call scaler.step and scaler.update on every rank in every step, with the same arguments"),
             Fix(
                 "load the scaler's state on all ranks, not on one",

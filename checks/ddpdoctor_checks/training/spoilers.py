@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.numerics import LossLook, ScaleLook
+from ddpdoctor_checks.training.replicas.models import is_carried_throughout, list_replicas
 from ddpdoctor_checks.training.wrappers import list_wrappers
 
 _UNTRIED = 16
@@ -56,6 +57,8 @@ class Scales:
     last_values: dict[float, RankSet]
     frames: tuple[Frame, ...] = ()
     """Frames of the first call that was seen with the scaler."""
+    by_hand: bool = False
+    """No wrapper reduces the gradients: the program does."""
 
 
 def find_origin(evidence: Evidence) -> Origin | None:
@@ -124,8 +127,11 @@ def _find_passing(origin: Origin, looks: Sequence[LossLook]) -> Origin:
 
 
 def find_scales(evidence: Evidence) -> list[Scales]:
-    """Return the scalers whose scales part and do not become equal again, for each group of a wrapper."""
-    groups = {wrapper.group for wrapper in list_wrappers(evidence) if len(wrapper.group) > 1}
+    """Return the scalers whose scales part and do not become equal again, for each group that averages gradients."""
+    groups = {wrapper.group: False for wrapper in list_wrappers(evidence) if len(wrapper.group) > 1}
+    for replica in list_replicas(evidence):
+        if replica.wrapper is None and is_carried_throughout(replica):
+            groups.setdefault(replica.ranks, True)
     looks: dict[int, dict[int, list[ScaleLook]]] = {}
     for node in evidence.training:
         for look in node.numerics.scales:
@@ -136,7 +142,7 @@ def find_scales(evidence: Evidence) -> list[Scales]:
             known = {rank: ranks[rank] for rank in group if rank in ranks}
             scales = _compare(scaler, known) if len(known) > 1 else None
             if scales is not None:
-                found.append(scales)
+                found.append(replace(scales, by_hand=groups[group]))
     return found
 
 

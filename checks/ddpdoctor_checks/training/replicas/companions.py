@@ -19,7 +19,7 @@ from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import list_wrappers
 
 FEWEST_LOOKS = 2
-"""Steps in which it has to run: one that is called once, or whose optimizer steps later, is no companion."""
+"""Sampled steps in which it has to run: one that is called once, or whose optimizer steps later, is no companion."""
 _AFTER = Fix(
     "copy the model after it is wrapped in DDP, which makes all ranks equal",
     code="model = DistributedDataParallel(model)\nteacher = copy.deepcopy(model.module)",
@@ -51,7 +51,8 @@ def find_companions(evidence: Evidence) -> Iterable[Finding]:
         )
     wrapped = {wrapper.model for wrapper in wrappers}
     for key, looks in models.items():
-        last = max(each.step for node in evidence.training for each in node.steps if each.optimizer == key[3])
+        steps = (each for node in evidence.training for each in node.steps if each.optimizer == key[3])
+        last = max((each.step for each in steps if not each.final), default=0)
         if len(looks) < FEWEST_LOOKS or looks[-1].step * 2 < last:
             continue
         for group in groups:

@@ -13,6 +13,7 @@ from ddpdoctor.evidence.training.fingerprints import (
     TensorLook,
     WrapperSetup,
 )
+from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor_checks.common.wording import find_odd
 from ddpdoctor_checks.training.replicas.apart import Parting
@@ -26,6 +27,7 @@ from ddpdoctor_checks.training.replicas.models import (
 )
 from ddpdoctor_checks.training.replicas.origins import add_cause, join_groups
 from ddpdoctor_checks.training.replicas.shared_parts import find_shared_parted
+from ddpdoctor_checks.training.wrappers import list_wrappers
 
 WHOLE = 0.9
 """Share of a model's parameters that is carried between two looks from which on they may have been averaged."""
@@ -228,6 +230,7 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
     loaders = [loader for node in evidence.training for loader in node.loaders]
     trained = {look.loader for node in evidence.training for look in node.epochs if look.steps}
     sharded = any(loader.replicas == world and loader.loader in trained for loader in loaders)
+    sharded = sharded and not _is_trained_apart(evidence, parting)
     batches = [look for node in evidence.training for look in node.batches if look.model == replica.model]
     if not sharded and any(len(share.ranks) > 1 for look in batches for share in look.batches):
         return None
@@ -246,6 +249,28 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
     if replica.setup.averagings >= SEVERAL_AVERAGINGS and not parting.at_start and _never_agree(parting):
         return replace(parting, confidence="low", vain=True)
     return replace(parting, confidence="low", advice=True, unsure=not parting.at_start)
+
+
+def _is_trained_apart(evidence: Evidence, parting: Parting) -> bool:
+    """Whether a sampler's data is that of another model, which is wrapped: a probe, a head that each rank fits itself.
+
+    Models that train in one loop step in a fixed ratio. Only where this one was not equal on all ranks at first.
+    """
+    if not parting.at_start:
+        return False
+    wrapped = {wrapper.number for wrapper in list_wrappers(evidence)}
+    own: set[int] = set()
+    others: set[int] = set()
+    for setup, looks in join_optimizers(evidence.training):
+        counts = {int(share.digest) for share in setup.steps if share.digest.isdigit()}
+        counts = counts or {look.step - look.final for look in looks[-1:]}
+        if setup.number == parting.replica.setup.number:
+            own |= counts
+        elif any(int(model) in wrapped for model in setup.models):
+            others |= counts
+    return bool(own and others) and not any(
+        max(one, other) % max(1, min(one, other)) <= 1 for one in own for other in others
+    )
 
 
 def _has_rounds(evidence: Evidence, replica: Replica) -> bool:

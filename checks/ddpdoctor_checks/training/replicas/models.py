@@ -94,7 +94,10 @@ def _split(
     if setup.peers:
         return _split_pieces(setup, looks, layout)
     models = {int(model): name for model, name in setup.models.items() if model.lstrip("-").isdigit()}
-    others = {*models, *(each.model for look in looks for each in look.tensors)}
+    listed = [{each.model for each in look.tensors} for look in looks if look.tensors]
+    others = {*models, *(model for each in listed for model in each)}
+    if any(0 not in each for each in listed):
+        others.discard(0)  # before its first forward no model was known that has them
     wrapped = {each.number for each in setup.wrappers}
     parts: list[tuple[int, str, RankSet, WrapperSetup | None]] = []
     for each in setup.wrappers:

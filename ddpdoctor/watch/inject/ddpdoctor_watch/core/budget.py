@@ -20,6 +20,8 @@ SHARE = 0.01
 """Largest share of the time since the first step that looking may take."""
 GRACE_NS = 200_000_000
 """That looking may take at first: the first steps tell most."""
+DEVICE_GRACE_NS = 1_000_000_000
+"""That it may take besides where tensors lie on a GPU: each kind of kernel is loaded when it runs first."""
 JOB_BYTES = 45 << 20
 """That the looks of all ranks may write in an hour, and as much at once at the beginning, which tells most."""
 FEWEST_RANKS, MOST_RANKS = 8, 256
@@ -31,6 +33,9 @@ ready_ns = 0
 began_ns = 0
 """When the first step was made."""
 spent_ns = 0
+waited_ns = 0
+"""How long looks have waited for what the program itself had queued on a device, which no look costs."""
+uses_device = False
 written = 0
 ranks = 1
 """Number of ranks of the job."""
@@ -61,19 +66,50 @@ def restart() -> None:
     _told.clear()
 
 
+def clock() -> int:
+    """Return the time by which looks are charged: it stands still while they wait for the program's own work."""
+    return time.monotonic_ns() - waited_ns
+
+
+def wait_for(stream: Any) -> None:
+    """Wait for what the program has queued on a stream of a device, where a look would wait for it anyway."""
+    global waited_ns, uses_device
+    uses_device = True
+    began = time.monotonic_ns()
+    stream.synchronize()
+    waited_ns += time.monotonic_ns() - began
+
+
 def spend(began: int) -> int:
-    """Note what a look has cost that began then; return the time."""
+    """Note what a look has cost that began then, by `clock`; return it."""
     global spent_ns
-    now = time.monotonic_ns()
-    spent_ns += now - began
-    return now
+    took = clock() - began
+    spent_ns += took
+    return took
+
+
+def spend_for(each: int, began: int, before: int) -> int:
+    """Note what looks have cost of which only every so-manyth is timed; return what this one has cost.
+
+    One that a full queue of a device held up stands out: the others are taken to cost what the cheaper of two did.
+
+    Args:
+        each: One of how many is timed.
+        began: When this one began, by `clock`.
+        before: What the one timed before has cost; 0 for the first.
+    """
+    global spent_ns
+    took = clock() - began
+    spent_ns += took + (each - 1) * min(took, before)
+    return took
 
 
 def affordable() -> bool:
     """Whether looking has taken little enough time so far."""
     if not began_ns or level == DEEP:
         return True
-    return spent_ns <= SHARE * (time.monotonic_ns() - began_ns) + GRACE_NS
+    grace_ns = GRACE_NS + DEVICE_GRACE_NS * uses_device
+    return spent_ns <= SHARE * (time.monotonic_ns() - began_ns) + grace_ns
 
 
 def has_room(share: float = 0.7) -> bool:

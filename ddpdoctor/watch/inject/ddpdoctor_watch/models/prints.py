@@ -12,6 +12,8 @@ import sys
 from itertools import islice
 from types import MemberDescriptorType
 
+from ..core import budget
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -137,11 +139,16 @@ def measure(tensors: list[Any]) -> list[list[object] | None]:
     torch: Any = sys.modules["torch"]
     found: list[list[object] | None] = [None] * len(tensors)
     by_device: dict[Any, tuple[list[int], list[Any], list[Any]]] = {}
+    readable = [
+        (place, find_local(tensor))
+        for place, tensor in enumerate(tensors)
+        if tensor is not None and explain_unreadable(tensor) is None
+    ]
+    for device in {tensor.device for _, tensor in readable}:
+        if device.type == "cuda":
+            budget.wait_for(torch.cuda.current_stream(device))
     with torch.no_grad():
-        for place, tensor in enumerate(tensors):
-            if tensor is None or explain_unreadable(tensor) is not None:
-                continue
-            tensor = find_local(tensor)
+        for place, tensor in readable:
             plain = tensor.detach()
             if plain.is_complex():
                 plain = torch.view_as_real(plain)

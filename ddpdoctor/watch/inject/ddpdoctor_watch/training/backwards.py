@@ -8,7 +8,6 @@ backward itself is seen by `gradients`.
 from __future__ import annotations
 
 import sys
-import time
 
 from ..calls import ring
 from ..core import budget, lifetime, progress, stopwatch, wrapping
@@ -24,6 +23,8 @@ _EACH = 64
 """One of so many backwards is timed, and its cost counts for all of them."""
 
 
+_took = 0
+"""What the backward that was timed last has cost."""
 _numbers = finite.Finite({"what": "loss"})
 """Losses of this process."""
 _tensor: Any = None
@@ -55,6 +56,7 @@ def after_fork() -> None:
 
 
 def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
+    global _took
     seen = frame.f_locals
     if "grad_tensors" not in seen:
         return  # not torch.autograd.backward
@@ -63,7 +65,7 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
         clocks.begin_backward()
     ring.begin_round()
     places.note_backward()
-    began = time.monotonic_ns() if not progress.backwards % _EACH else 0
+    began = budget.clock() if not progress.backwards % _EACH else 0
     if _numbers.under_way:
         _numbers.read()
     syncs.note_backward(frame)
@@ -82,7 +84,7 @@ def _note_backward(_: Any, frame: FrameType, args: Any) -> None:
             if reference.enabled:
                 reference.note_backward(loss)
     if began:
-        budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
+        _took = budget.spend_for(_EACH, began, _took)
 
 
 def _look(loss: Any, frame: FrameType) -> None:

@@ -7,7 +7,6 @@ tensors made by hand.
 from __future__ import annotations
 
 import sys
-import time
 
 from ..core import budget, frames, lifetime, unseen
 from ..models import prints
@@ -98,7 +97,7 @@ def _is_due(model: int, place: int, epoch: int) -> bool:
 def _take(model: int, place: int, epoch: int, given: Any, frame: FrameType, joining: bool) -> None:
     if prints.explain_busy() is not None or not budget.affordable():
         return
-    began = time.monotonic_ns()
+    began = budget.clock()
     tensors = prints.find_tensors(given)
     shapes: list[object] = [[int(size) for size in each.shape] for each in tensors]
     measured = prints.measure(tensors)

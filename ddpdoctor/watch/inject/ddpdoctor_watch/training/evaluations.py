@@ -8,8 +8,6 @@ from the beginning of a loader's iteration, while a wrapped model is not in trai
 
 from __future__ import annotations
 
-import time
-
 from ..core import budget, frames, lifetime, progress, unseen
 from ..models import ddp, modules, prints, tree
 
@@ -91,7 +89,7 @@ def _take(number: int, wrapper: Any, door: str, frame: FrameType) -> None:
         or not budget.has_room()
     ):
         return
-    began = time.monotonic_ns()
+    began = budget.clock()
     named = tree.list_buffers(tree.find_model(wrapper))[:BUFFERS]
     if not named:
         return

@@ -8,7 +8,6 @@ constant of the loss. Only the first such calls of a program are looked at.
 from __future__ import annotations
 
 import sys
-import time
 
 from ..calls import ring
 from ..core import budget, frames, lifetime, unseen
@@ -109,7 +108,7 @@ def look_through(loss: Any) -> None:
     if state.packed:
         budget.abstain(UNSAID)
         return
-    began = time.monotonic_ns()
+    began = budget.clock()
     wanted: dict[tuple[int, int], int] = {}
     for place, (_, given, outputs, _) in enumerate(pending):
         for key in _list_keys(given, outputs):

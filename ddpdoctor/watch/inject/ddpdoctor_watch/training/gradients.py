@@ -9,7 +9,6 @@ the model.
 from __future__ import annotations
 
 import sys
-import time
 import weakref
 
 from ..core import budget, journal, lifetime, progress, unseen
@@ -49,6 +48,8 @@ class _Probe:
         self.handle: Any = None
         self.exact = False
         """A sum of finite gradients is taken as it is: autograd gives them the type of the parameter."""
+        self.took = 0
+        """What the look that was timed last has cost."""
 
     def put(self, parameter: Any) -> bool:
         """Look at the gradient of a parameter from now on; False where that cannot be."""
@@ -89,7 +90,7 @@ class _Probe:
             return
         numbers = self.numbers
         # Not the first one, which starts what later ones find there.
-        began = time.monotonic_ns() if numbers.checked % _EACH == _EACH - 1 else 0
+        began = budget.clock() if numbers.checked % _EACH == _EACH - 1 else 0
         if gradient.requires_grad:  # a graph of the backward is being made
             gradient = gradient.detach()
         if gradient.is_cpu:
@@ -104,7 +105,7 @@ class _Probe:
             total = gradient.sum() if self.exact else gradient.sum(dtype=_wide)
             numbers.send(progress.backwards, total, places.describe(), sys.modules["torch"])
         if began:
-            budget.spend(time.monotonic_ns() - _EACH * (time.monotonic_ns() - began))
+            self.took = budget.spend_for(_EACH, began, self.took)
 
     _take_unseen = unseen.behind(_take)
 

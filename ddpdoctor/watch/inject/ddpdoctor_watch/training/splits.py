@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import sys
-import time
 import zlib
 
 from ..core import budget, describe
@@ -53,7 +52,7 @@ def describe_split(loader: Any, sampler: Any, number: int) -> training_events.Lo
         indices = sampler.indices
     if type(dataset) is data.Subset or prints.explain_busy() is not None:
         return {}
-    began = time.monotonic_ns()
+    began = budget.clock()
     if indices is None:
         whole = _describe_whole(data, dataset, sampler)
         budget.spend(began)

@@ -264,7 +264,7 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
     if busy is not None:
         modules.close_window(entry.number)
         return
-    began = time.monotonic_ns()
+    began = budget.clock()
     look_at(entry, optimizer, frame)
     entry.before = prints.measure(entry.tensors)
     if reference.enabled:
@@ -282,7 +282,7 @@ def _take_before(entry: Optimizer, optimizer: Any, frame: FrameType) -> None:
 
 @unseen.behind
 def _take_after(entry: Optimizer) -> None:
-    began = time.monotonic_ns()
+    began = budget.clock()
     values, entry.before = entry.before, None
     gradients: list[Any] = [
         tensor.grad if place < entry.parameters and tensor.is_leaf else None
@@ -297,11 +297,10 @@ def _take_after(entry: Optimizer) -> None:
 
 def _spend(entry: Optimizer, began: int) -> None:
     """Note what a look has cost; the next multiples are as far away as that asks for."""
-    now = budget.spend(began)
-    spent = now - began
+    spent = budget.spend(began)
     if entry.steps < 2:
         return
-    step_ns = max(1.0, (now - budget.began_ns) / entry.steps)
+    step_ns = max(1.0, (time.monotonic_ns() - budget.began_ns) / entry.steps)
     wanted = max(2 * spent / (budget.SHARE * step_ns), FEWEST_SECONDS * 1e9 / step_ns)
     while entry.distance < min(wanted, MOST_DISTANCE):
         entry.distance *= 2
