@@ -58,7 +58,8 @@ class Call:
     """Name of the group that a `new_group` creates: the number of groups that its rank created before. None where torch
     derives the name from the ranks (``use_local_synchronization``), or where it is not known."""
     conditions: tuple[Frame, ...] = ()
-    """What decides whether the lines of a call that creates a group run, as in `Stand.conditions`."""
+    """What decides whether the lines of a call run, as in `Stand.conditions`, where it creates a group or a device has
+    to make it."""
 
     @property
     def collective(self) -> bool:
@@ -125,7 +126,7 @@ class LoaderStand:
     length: int | None
     """Batches that it will give; None where only the program's own code could tell."""
     number: int = 1
-    """How often the ranks had been sampled by then, from 1."""
+    """How-manyth iteration from there it is, from 1."""
     batch_size: int | None = None
     drop_last: bool = False
     sampler: str | None = None

@@ -232,3 +232,38 @@ def test_a_receive_in_the_queue_of_a_device_waits_for_its_send() -> None:
 def test_a_device_whose_receives_were_all_sent_is_not_said_to_wait_for_one() -> None:
     found = judge(*passing(sent=3), stage="confirmed")
     assert found is None or found.code == "COL009"
+
+
+BUCKETS = (
+    Frame(f"{TORCH}nn/parallel/distributed.py", 1584, "_pre_forward"),
+    Frame(f"{TORCH}nn/parallel/distributed.py", 1695, "forward"),
+    at(105, source="logits = model(img)"),
+)
+
+
+def test_a_rank_that_spins_before_its_second_forward_waits_for_the_buckets_of_all() -> None:
+    """Torch broadcasts them from C++ (Reducer::rebuild_buckets), and nothing records that: it is no stalled rank."""
+    metric = queued("all_reduce", 2, 68, group="1")
+    behind = stand(0, [*trained(1), metric], (at(69, "update", source="stats.tolist()"),))
+    begun = replace(
+        stand(1, trained(1), BUCKETS), native=IN_DRIVER, counts={**stand(1, trained(1), ()).counts, "1": 1}
+    )
+    found = judge(behind, begun, stage="confirmed")
+    assert found is not None
+    assert found.code == "COL002"
+    assert "forward pass #2" in found.message
+
+
+def test_the_if_around_a_call_that_a_device_waits_for_is_named_where_the_rank_has_gone_on() -> None:
+    worst = Frame("train.py", 24, "if", "if step > 40 and x[0, 0].item() > 1.8:")
+    steps = Frame("train.py", 16, "for", "for step in range(400):")
+    call = replace(queued("all_reduce", 1, 26), conditions=(worst, steps))
+    own = [replace(each, frames=(at(20),)) for each in trained(43)]
+    inside = replace(
+        stand(1, [*own[:42], call], (at(19, source="x = make().to(device)"),)), conditions=(steps,)
+    )
+    past = replace(stand(0, own, (at(24, source=worst.source),)), conditions=(steps,))
+    past = replace(past, counts={**past.counts, "0": 0})
+    found = judge(past, inside, stage="confirmed")
+    assert found is not None
+    assert (found.code, found.where[0].line) == ("COL002", 24)

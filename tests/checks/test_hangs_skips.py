@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.evidence import Evidence, Frame, Launch, RankSet
-from ddpdoctor.evidence.standstill import Call, Stand
+from ddpdoctor.evidence.standstill import Call, LoaderStand, Stand
 from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.evidence.training.syncs import Syncs, Unfollowed
 from ddpdoctor.judge import Finding
 from ddpdoctor_checks.job.calls.unfollowed import find_skipped_backward
 from ddpdoctor_checks.job.hangs.progress import judge_look
-from tests.checks.standing import at, backward, collective, forward, look, proved, stand
+from tests.checks.standing import ENGINE, TORCH, at, backward, collective, forward, look, proved, stand
 
 RETURN = Frame("train.py", 9, "unless", "if not samples:")
 MAIN = Frame("train.py", 40, "if", 'if __name__ == "__main__":')
@@ -209,3 +209,77 @@ def test_forward_passes_of_all_ranks_explain_nothing(rows: tuple[Unfollowed, ...
     evidence = Evidence(launch=Launch(command="run"), training=(training(*rows),))
     assert find_skipped_backward(evidence) is None
     assert "without its backward" not in explain(*rows).message
+
+
+LESION = Frame("train.py", 110, "if", "if has_lesion:")
+BATCHES = Frame("train.py", 100, "for", "for img, mask in loader:")
+EPOCHS = Frame("train.py", 99, "for", "for epoch in range(epochs):")
+
+
+SITE = (at(68, "update"), at(111, "main"))
+
+
+def metric(number: int, forwards: int, *conditions: Frame) -> Stand:
+    """A rank in the reduction of a metric, in a function that main calls below an `if`."""
+    own = [
+        replace(forward(each + 1, 105, 2, reduces=True), frames=(at(105, "main"),))
+        for each in range(forwards)
+    ]
+    calls = [
+        replace(collective("all_reduce", each + 1, 68, 2, group="1"), frames=SITE) for each in range(number)
+    ]
+    return stand(0, *calls[:-1], *own, calls[-1], conditions=conditions)
+
+
+def trained(number: int, *conditions: Frame, metrics: int = 6) -> Stand:
+    """A rank in the backward pass of its number-th forward, which has reduced so many metrics."""
+    done = [
+        replace(collective("all_reduce", each + 1, 68, 2, group="1"), frames=SITE) for each in range(metrics)
+    ]
+    own = [
+        replace(forward(each + 1, 105, 2, reduces=True), frames=(at(105, "main"),)) for each in range(number)
+    ]
+    frames = (ENGINE, Frame(f"{TORCH}_tensor.py", 1, "backward"), at(108, "main"))
+    return replace(stand(1, *done, *own, frames=frames, conditions=conditions), call=None)
+
+
+def test_a_rank_a_turn_ahead_has_skipped_the_call_at_the_if_around_it() -> None:
+    """Both are in one loop: the rank in the next backward has run the model once more."""
+    found = proved([metric(7, 6, LESION, BATCHES, EPOCHS), trained(7, BATCHES, EPOCHS)])
+    assert (found.ranks, found.where[0].line) == (RankSet([1]), LESION.line)
+    assert "rank 1 skipped that call at the `if` in train.py:110" in found.message
+
+
+@pytest.mark.parametrize("forwards", [6, 8], ids=["of the same turn", "two turns ahead"])
+def test_a_rank_that_is_not_one_turn_ahead_may_have_come_another_way(forwards: int) -> None:
+    found = proved([metric(7, 6, LESION, BATCHES, EPOCHS), trained(forwards, BATCHES, EPOCHS)])
+    assert all(each.line != LESION.line for each in found.where)
+
+
+def loading(found: Stand, number: int) -> Stand:
+    return replace(found, loaders=(LoaderStand(20, number, frames=(at(100, "main"),)),))
+
+
+def saving(number: int) -> Stand:
+    call = replace(collective("barrier", 2, 63, 2, group="1"), frames=(at(63, "save"), at(120, "main")))
+    own = [replace(forward(each, 105, 2, reduces=True), frames=(at(105, "main"),)) for each in range(1, 21)]
+    return loading(stand(0, *own, call, conditions=(EPOCHS,)), number)
+
+
+def test_a_rank_in_the_next_turn_of_the_outer_loop_came_past_the_call() -> None:
+    """Saving failed on one rank, and the exception was caught with the barrier behind it."""
+    found = proved([saving(1), loading(trained(21, BATCHES, EPOCHS, metrics=1), 2)])
+    assert found.ranks == RankSet([1])
+    assert "rank 1 came past that call, and is in the next turn of the loop at train.py:99" in found.message
+    assert "exception" in found.fix[0].text
+
+
+@pytest.mark.parametrize(
+    "more", [(), (replace(BATCHES, line=97, source="for part in parts:"),)], ids=["same", "inner"]
+)
+def test_a_rank_whose_loader_was_not_begun_again_in_a_later_turn_is_not_ahead(
+    more: tuple[Frame, ...],
+) -> None:
+    """Its batches may be more; or a loop in between, entered who knows how often, begins the loader again."""
+    found = proved([saving(1), loading(trained(21, BATCHES, *more, EPOCHS, metrics=1), 1 + len(more))])
+    assert "came past" not in found.message

@@ -256,8 +256,8 @@ class Looker:
         )
 
     def _guard(self, call: Call) -> Call:
-        """Give a call that creates a group what decides whether it is reached."""
-        if call.made is None:
+        """Give a call that creates a group, or that a device has to make, what decides whether it is reached."""
+        if call.made is None and call.device in (None, "cpu", "meta"):
             return call
         return dataclasses.replace(call, conditions=self._find_conditions(call.frames))
 

@@ -206,12 +206,13 @@ def _is_called_back(stand: Stand, call: Call) -> bool:
 def _begin_forward(stand: Stand) -> Call | None:
     """Return the forward of a wrapped model that a rank is about to begin, where it waits in C++ before that.
 
-    There the ranks agree on the buckets of the reducer (``_rebuild_buckets``), before their second forward.
+    There the ranks agree on the buckets of the reducer (``_rebuild_buckets``), before their second forward. On a device
+    its broadcast is queued, and the rank waits for the device, which may look like work.
     """
     frames = stand.frames
     if not frames or (frames[0].file.endswith(WRAPPER), frames[0].function) != (True, "_pre_forward"):
         return None
-    if not _still(stand):
+    if not (_still(stand) or _waits_for_device(stand)):
         return None
     known = {call.index: call for call in stand.recent if call.op in (WRAP, FORWARD)}
     line = user_line(frames)
@@ -236,7 +237,10 @@ def _name_work(place: Place, ranks: Ranks) -> Place:
     last = pending[-1] if pending else list_pending(place)[-1]
     if place.kind == "device":  # which does what was queued in order
         last = next((call for call in pending if call.over is False), last)
-    return replace(place, call=next(missing, last), pending=pending)
+    call = next(missing, last)
+    # What decides of the line of that call; the rank has gone on from there.
+    stand = replace(place.stand, conditions=call.conditions) if call.conditions else place.stand
+    return replace(place, stand=stand, call=call, pending=pending)
 
 
 def _waits_for_work(stand: Stand) -> bool:

@@ -9,6 +9,7 @@ from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.standstill import Call
 from ddpdoctor.facts.ownership import TORCH
 from ddpdoctor_checks.common.frames import user_frames, user_line
+from ddpdoctor_checks.job.hangs.needs import BACKWARD, FORWARD
 from ddpdoctor_checks.job.hangs.sides import called_at, guard_of, spot_of
 from ddpdoctor_checks.job.hangs.standing import Place
 
@@ -34,7 +35,7 @@ def find_skip(inside: Place, past: Place) -> Frame | None:
     the next turn, and one `if` alone decides whether the call is issued on the way. None where the way is not known,
     where several `if`s or a loop may have led past the call, and where one of them is a test of the rank.
     """
-    one, other = _list_frames(inside), _list_frames(past)
+    one, other = _list_frames(inside), _list_way(past)
     shared = _count_shared(one, other)
     if shared >= min(len(one), len(other)):
         return None
@@ -45,7 +46,7 @@ def find_skip(inside: Place, past: Place) -> Frame | None:
         return None
     if guard_of(inside) is not None or guard_of(past) is not None or _issued(past, inside):
         return None
-    if not _is_known(inside, one[shared:]) or not _stands_there(past):
+    if not _is_known(inside, one[shared:]) or not (past.kind == "device" or _stands_there(past)):
         return None
     passed = {spot_of(each) for each in past.stand.conditions}
     apart = [each for each in inside.stand.conditions if spot_of(each) not in passed]
@@ -55,10 +56,36 @@ def find_skip(inside: Place, past: Place) -> Frame | None:
     return tests[0] if len(tests) == 1 else None
 
 
+def find_turn(inside: Place, past: Place) -> Frame | None:
+    """Return the loop around a DataLoader's in which a rank is a turn ahead of one that waits behind the DataLoader's.
+
+    It has come past the call in which the other one waits: by an exception that was caught, or an early return.
+    """
+    around = {spot_of(each) for each in past.stand.conditions if each.function in ("for", "while")}
+    loops = [
+        each
+        for each in inside.stand.conditions
+        if each.function in ("for", "while") and spot_of(each) in around
+    ]
+    mine = {
+        spot_of(line): each for each in inside.stand.loaders if (line := user_line(each.frames)) is not None
+    }
+    for loader in reversed(past.stand.loaders):
+        line = user_line(loader.frames)
+        other = mine.get(spot_of(line)) if line is not None else None
+        both = {spot_of(each) for each in loops}
+        if line is None or other is None or spot_of(line) in both or not around <= {*both, spot_of(line)}:
+            continue  # or a loop in between, of which it is not known how often it was entered
+        there = [each for each in _list_frames(inside) if _is_in(each, line)]
+        if loader.number > other.number and there and there[-1].line > line.line:
+            return next((each for each in loops if each.file == line.file and each.line < line.line), None)
+    return None
+
+
 def stands_in_if(inside: Place, past: Place) -> bool:
     """Whether the call stands itself in the function whose `if` decides, not in one that is called from there."""
     one = _list_frames(inside)
-    return _count_shared(one, _list_frames(past)) == len(one) - 1
+    return _count_shared(one, _list_way(past)) == len(one) - 1
 
 
 def find_break(conditions: Sequence[Frame], loop: Frame) -> Frame | None:
@@ -95,7 +122,13 @@ def _list_frames(place: Place) -> list[Frame]:
 
 
 def _take_frames(place: Place) -> Sequence[Frame]:
+    """Return the frames of the call in question; where a rank waits for a device, those of the call in its queue."""
     return place.call.frames if place.call is not None and place.call.frames else place.stand.frames
+
+
+def _list_way(place: Place) -> list[Frame]:
+    """Return the user's lines to which a rank has come: not those of what it has queued on a device."""
+    return list(reversed(user_frames(place.stand.frames))) if place.kind == "device" else _list_frames(place)
 
 
 def _count_shared(one: Sequence[Frame], other: Sequence[Frame]) -> int:
@@ -108,7 +141,7 @@ def _went_round(inside: Place, past: Place, early: Frame, late: Frame) -> bool:
     """Whether a rank came to its line in the next turn of a loop that the other is in as well.
 
     It has where the last collective that both have issued came from one line of the function in which they part, behind
-    that of the rank and before that of the other.
+    that of the rank and before that of the other; or where it has issued a call before both lines once more.
 
     Args:
         inside: the rank that waits where the other never came.
@@ -127,7 +160,26 @@ def _went_round(inside: Place, past: Place, early: Frame, late: Frame) -> bool:
         for each in inside.stand.conditions
         if each.function in ("for", "while") and spot_of(each) in loops and each.file == late.file
     ]
-    return len(lines) == 1 and bool(both) and early.line < lines.pop() < late.line
+    if not both:
+        return False
+    return (len(lines) == 1 and early.line < lines.pop() < late.line) or _is_ahead(inside, past, early, late)
+
+
+def _is_ahead(inside: Place, past: Place, early: Frame, late: Frame) -> bool:
+    """Whether a rank has issued the last call before its line once more than the other: each turn issues one."""
+    for call in reversed(past.stand.recent):
+        line = _line_in(call, late)
+        if line is not None and line.line <= early.line < late.line:
+            same = [each for each in inside.stand.recent if each.series == call.series]
+            there = _line_in(same[-1], late) if same else None
+            return there is not None and there.line == line.line and call.ordinal == same[-1].ordinal + 1
+    return False
+
+
+def _line_in(call: Call, place: Frame) -> Frame | None:
+    """Return the outermost line of a call in one function."""
+    own = [each for each in user_frames(call.frames) if _is_in(each, place)]
+    return own[-1] if own else None
 
 
 def _is_in(frame: Frame, other: Frame) -> bool:
@@ -150,6 +202,10 @@ def _issued(past: Place, inside: Place) -> bool:
         line = user_line(call.frames)
         if line is None or (past.call is not None and _number(call) == _number(past.call)):
             continue
+        if past.call is not None and past.call.op == BACKWARD and call.op == FORWARD:
+            if (call.index, call.ordinal) == (past.call.index, past.call.ordinal - 1):
+                return False  # a backward is no call of its own: it was there after the forward before
+            continue
         if spot_of(line) == site:
             return True
         if spot_of(line) == own:
@@ -164,6 +220,8 @@ def _number(call: Call) -> tuple[str, int]:
 def _stands_there(place: Place) -> bool:
     """Whether the conditions of a rank are those of the call in question: not of one that it has issued before."""
     own = place.stand.call
+    if place.call is not None and place.call.conditions:
+        return place.stand.conditions == place.call.conditions
     if own is not None:
         return place.call is not None and _number(own) == _number(place.call)
     line = user_line(place.stand.frames)

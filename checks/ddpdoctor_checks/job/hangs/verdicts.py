@@ -42,7 +42,7 @@ from ddpdoctor_checks.job.hangs.sides import (
     say_wait,
     spot_of,
 )
-from ddpdoctor_checks.job.hangs.skips import find_break, find_skip, is_fixed, stands_in_if
+from ddpdoctor_checks.job.hangs.skips import find_break, find_skip, find_turn, is_fixed, stands_in_if
 from ddpdoctor_checks.job.hangs.standing import Place
 
 
@@ -216,6 +216,24 @@ def _find_skip(sides: Sequence[Sequence[Place]], odd: Sequence[Sequence[Place]])
     return None
 
 
+def _find_turn(sides: Sequence[Sequence[Place]]) -> _Skip | None:
+    """Return which of two sides is a turn of a loop ahead of the other's call, and the loop."""
+    if len(sides) != 2:
+        return None
+    for past, inside in (sides, sides[::-1]):
+        found = find_turn(inside[0], past[0]) if guard_of(inside[0]) is None else None
+        if found is not None:
+            return past, found
+    return None
+
+
+_NO_WAY_PAST = Fix(
+    "let nothing lead past the call on one rank alone: an exception that is caught before it, or an early return. What "
+    "may fail belongs before it, in a `try` of its own",
+    code="try:\n    save(state)\nfinally:\n    dist.barrier()   # on every rank, whether saving failed or not",
+)
+
+
 def _say_skip(past: Sequence[Place], test: Frame) -> str:
     return f"{name_set(ranks_of(past))} skipped that call at the `if` in {test.file}:{test.line}"
 
@@ -244,8 +262,11 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     sides = part_by_line([*main, *waiting])
     odd = _odd_sides(sides)
     skip = _find_skip(sides, odd)
+    turn = _find_turn(sides) if skip is None else None
     if skip is not None:
         odd = [skip[0]]
+    if turn is not None:
+        odd = [turn[0]]
     rest = [side for side in sides if side not in odd] if odd else []
     culprits = [place for side in (odd or sides) for place in side]
     guard = next((found for place in culprits if (found := guard_of(place)) is not None), None)
@@ -253,12 +274,14 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     proven = guard is not None or 2 * len(culprits) < sum(map(len, sides))
     passed = next((side for side in rest if guard is None and guard_of(side[0]) is not None), None)
     # The other way round: those that differ went into an `if` that the others came past.
-    entered = find_skip(odd[0][0], rest[0][0]) if skip is None and len(sides) == 2 and rest else None
-    undecided = guard is None and passed is None and entered is None
+    alone = skip is None and turn is None
+    entered = find_skip(odd[0][0], rest[0][0]) if alone and len(sides) == 2 and rest else None
+    undecided = guard is None and passed is None and entered is None and turn is None
     loop = _find_left_loop(culprits, rest) if rest and undecided else None
     end = find_break(rest[0][0].stand.conditions, loop) if loop is not None else None
     decides = skip[1] if skip is not None else entered
-    around = entered if entered is not None and stands_in_if(odd[0][0], rest[0][0]) else None
+    there = entered is not None and odd[0][0].kind != "device" and stands_in_if(odd[0][0], rest[0][0])
+    around = entered if there else None  # a rank that waits for its device has gone on from there
     told = say_sides([place for side in (rest or sides) for place in side])
     if rest:
         first = rest[0][0].call
@@ -277,6 +300,10 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
             )
         if skip is not None:
             message = f"{capitalise(told)}; {_say_skip(*skip)}: {where}."
+        if turn is not None:
+            loop = turn[1]
+            ahead = f"{choose_form(len(culprits), 'is', 'are')} in the next turn of the loop at {loop.file}:{loop.line}"
+            message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} came past that call, and {ahead}: {where}."
         if entered is not None:
             test = f"went into the `if` in {entered.file}:{entered.line}, the others past it"
             message = f"{capitalise(told)}; {name_set(ranks_of(culprits))} {test}: {where}."
@@ -298,6 +325,8 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
         blamed=len(odd) or len(sides),
         fix=_fix_skip(decides)
         if decides is not None
+        else [_NO_WAY_PAST]
+        if turn is not None
         else _advise(culprits, guard, [place for side in rest for place in side], left_loop=loop is not None)
         if passed is None
         else _advise(passed, guard_of(passed[0]), culprits),
