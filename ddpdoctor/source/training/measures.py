@@ -163,6 +163,8 @@ class MeasureReader:
     def _read_call(self, node: ast.Call, scope: Scope, known: Known) -> str | None:
         name = self._kinds.files.dotted(node.func, scope) or ""
         last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
+        if last == "range" and len(node.args) > 1 and self._has_rank(node.args[0], scope):
+            return DATA  # numbers of samples, from the rank on
         if last in SIZES or JOINING.search(last) or name.startswith("torch.distributed."):
             return None
         values = [*node.args, *(each.value for each in node.keywords)]

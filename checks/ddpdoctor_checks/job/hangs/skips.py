@@ -82,10 +82,11 @@ def find_turn(inside: Place, past: Place) -> Frame | None:
     return None
 
 
-def stands_in_if(inside: Place, past: Place) -> bool:
-    """Whether the call stands itself in the function whose `if` decides, not in one that is called from there."""
-    one = _list_frames(inside)
-    return _count_shared(one, _list_way(past)) == len(one) - 1
+def stands_in_if(inside: Place, test: Frame) -> bool:
+    """Whether an `if` that decides stands in the function of the call itself, not in one that calls it."""
+    frames = _list_frames(inside)
+    below = [each for each in frames if each.file == test.file and each.line >= test.line]
+    return bool(below) and min(below, key=lambda each: each.line) is frames[-1]
 
 
 def find_break(conditions: Sequence[Frame], loop: Frame) -> Frame | None:

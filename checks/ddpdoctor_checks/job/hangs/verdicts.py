@@ -280,7 +280,7 @@ def judge_missing(main: Sequence[Place], waiting: Sequence[Place]) -> Deadlock:
     loop = _find_left_loop(culprits, rest) if rest and undecided else None
     end = find_break(rest[0][0].stand.conditions, loop) if loop is not None else None
     decides = skip[1] if skip is not None else entered
-    there = entered is not None and odd[0][0].kind != "device" and stands_in_if(odd[0][0], rest[0][0])
+    there = entered is not None and odd[0][0].kind != "device" and stands_in_if(odd[0][0], entered)
     around = entered if there else None  # a rank that waits for its device has gone on from there
     told = say_sides([place for side in (rest or sides) for place in side])
     if rest:
