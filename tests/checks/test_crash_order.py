@@ -337,6 +337,9 @@ def test_a_sentence_that_was_wrapped_over_lines_is_told_whole() -> None:
         "bootstrapping phase."
     )
     assert describe_exception("E", "CUDA error: assert\nCompile with X") == "E: CUDA error: assert"
+    listed = "Error(s) in loading state_dict for Net:\n\tsize mismatch for a.weight: [501, 64]\n\tsize mismatch for b"
+    told = "Error(s) in loading state_dict for Net: size mismatch for a.weight: [501, 64]"
+    assert describe_exception("RuntimeError", listed) == f"RuntimeError: {told}"
 
 
 TAKEN = (

@@ -125,6 +125,7 @@ FACTS = {
     "unused-on-all": {"DDP001"},
     "work-gathered-early": {"COL007"},
     "work-list-forgotten": {"COL007"},
+    "work-receive-read-early": {"COL007"},
     "work-send-dropped": {"COL007"},
 }
 """Cases in which rules see a mistake, and which; in that of shared memory it is one beside the case's own."""

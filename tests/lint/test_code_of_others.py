@@ -247,6 +247,37 @@ def test_work_that_is_kept_or_settled(lines: str) -> None:
     assert of(lint(WAITS.format(lines=lines)), "COL007") == []
 
 
+BEGUN = "work = dist.all_reduce(whole, async_op=True)\n    "
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "mean = whole[0] / whole[1]\n    work.wait()",
+        "whole /= 2\n    work.wait()",
+        "far = whole.item()\n    work.wait()",
+    ],
+)
+def test_tensor_that_is_used_before_its_work_is_waited_for(lines: str) -> None:
+    (found,) = of(lint(WAITS.format(lines=BEGUN + lines)), "COL007")
+    assert "before the wait" in found.message
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "other = first / 2\n    work.wait()\n    whole /= 2",
+        "kept = (whole, 1)\n    work.wait()",
+        "works = [work]\n    mean = whole / 2\n    wait_all(works)",
+        "settle()\n    mean = whole / 2\n    work.wait()",
+        "size = whole.numel() / 2\n    work.wait()",
+        "if first:\n        work.wait()\n    mean = whole / 2",
+    ],
+)
+def test_tensor_that_is_only_named_before_its_work_is_waited_for(lines: str) -> None:
+    assert of(lint(WAITS.format(lines=BEGUN + lines)), "COL007") == []
+
+
 EVALUATES = "with torch.no_grad():\n        print(model(x))"
 
 

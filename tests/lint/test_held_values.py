@@ -54,6 +54,79 @@ def test_model_that_nothing_trains_after_the_wrap(before: str, trained: str) -> 
     assert not lines_of(lint(UNFROZEN.format(before=before, test="judge", trained=trained)), "DDP006")
 
 
+@pytest.mark.parametrize("held", ["list(judge.parameters())", "tuple(judge.parameters())[:3]"])
+@pytest.mark.wrong
+def test_parameters_that_a_variable_holds_are_trained_again(held: str) -> None:
+    program = UNFROZEN.format(before="pass", test="judge", trained="loss = judge(x).sum()")
+    program = program.replace(
+        "for each in judge.parameters():", f"rest = {held}\n            for each in rest:"
+    )
+    assert lines_of(lint(program), "DDP006") == find_marked(program)
+
+
+@pytest.mark.right
+def test_parameters_of_a_variable_that_holds_several_things_are_not_known() -> None:
+    program = UNFROZEN.format(before="rest = []", test="judge", trained="loss = judge(x).sum()")
+    held = "for each in judge.parameters():"
+    several = (
+        "if config.some:\n                rest = list(judge.parameters())\n            for each in rest:"
+    )
+    assert not lines_of(lint(program.replace(held, several)), "DDP006")
+
+
+HELPER = """
+class Trainer:
+    def __init__(self, train, valid):
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.model = DDP(torch.nn.Linear(4, 4))
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.sampler = DistributedSampler(train)
+        self.loader = DataLoader(train, 8, sampler=self.sampler)
+        self.held_out = DataLoader({held_out}, 8)
+    def loss(self, net, x, y):
+        return torch.nn.functional.cross_entropy(net(x), y)
+    def validate(self):
+        total, count = 0.0, 0
+        for x, y in self.held_out:
+            total += self.loss(self.model.module, x, y).item() * x.size(0)
+            count += x.size(0)
+        {joined}
+        return total / count
+    def fit(self):
+        for epoch in range(9):
+            self.sampler.set_epoch(epoch)
+            for x, y in self.loader:
+                loss = self.loss(self.model, x, y)
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+            if self.validate_better():
+                break
+    def validate_better(self):
+        val = self.validate()
+        return val > 1.0  # here
+dist.init_process_group("gloo")
+Trainer(read(), read()).fit()
+"""
+SHARE = "Subset(valid, range(self.rank, len(valid), self.world))"
+IMPORTS = "from torch.utils.data import DataLoader, DistributedSampler, Subset\n"
+
+
+@pytest.mark.wrong
+def test_a_model_given_to_a_method_that_also_gets_the_module_below_its_wrapper() -> None:
+    """The loop trains a wrapped model by way of it, and each rank measures its own share of the rest."""
+    program = IMPORTS + HELPER.format(held_out=SHARE, joined="pass")
+    assert lines_of(lint(program), "NUM005") == find_marked(program)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "joined"), [("valid", "pass"), (SHARE, "total, count = reduce_sums(total, count)")]
+)
+@pytest.mark.right
+def test_a_result_that_all_ranks_have_or_may_have(held_out: str, joined: str) -> None:
+    assert not lines_of(lint(IMPORTS + HELPER.format(held_out=held_out, joined=joined)), "NUM005")
+
+
 BRANCHES = """
 def train(model, batches, optimizer, mixed):
     for step, x in enumerate(batches):

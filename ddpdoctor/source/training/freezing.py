@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ddpdoctor.source.resolve.flow import Flow
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.walking import find_argument
@@ -114,10 +115,20 @@ def path_of_loop(node: ast.expr, statement: ast.stmt, scope: Scope, kinds: Kinds
     flow = kinds.flow(scope)
     spot = flow.spot(statement)
     for each in flow.holding(node.id, spot) or () if spot is not None else ():
-        call = _without_slice(each.value) if each.kind == "loop" else None
+        call = _find_held(each.value, flow) if each.kind == "loop" else None
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
             return call.func.value if call.func.attr in ("parameters", "named_parameters") else None
     return None
+
+
+def _find_held(value: ast.expr | None, flow: Flow) -> ast.expr | None:
+    """Return what a loop goes through, also where a variable has held it since one assignment."""
+    call = _without_slice(value)
+    spot = flow.spot(call) if isinstance(call, ast.Name) else None
+    held = flow.holding(call.id, spot) if isinstance(call, ast.Name) and spot is not None else None
+    if held is not None and len(held) == 1 and held[0].kind == "assign" and held[0].index is None:
+        return _without_slice(held[0].value)
+    return call
 
 
 def _without_slice(node: ast.expr | None) -> ast.expr | None:

@@ -19,12 +19,14 @@ from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.walking import find_argument, own_nodes
 from ddpdoctor.source.sameness.losses import JOINING
 from ddpdoctor.source.sameness.seeding import is_by_rank
-from ddpdoctor.source.training.train_loops import loaders_of, samplers_of
+from ddpdoctor.source.training.train_loops import MODELS, loaders_of, samplers_of
 
 DATA = "data"
 """What differs across ranks because it is made for each."""
 MEASURED = "measured"
 """What a model gave for such data, or a number made of that."""
+MODEL = "model"
+"""A parameter that is given a model: what it gives for such data is measured."""
 SIZES = frozenset(
     {"len", "size", "shape", "numel", "dim", "batch_size", "range", "print", "isinstance", "hasattr"}
 )
@@ -81,7 +83,7 @@ class MeasureReader:
         """
         spend()
         if isinstance(node, ast.Name):
-            return known.get(node.id)
+            return own if (own := known.get(node.id)) != MODEL else None
         if isinstance(node, ast.Call):
             return self._read_call(node, scope, known)
         if isinstance(node, ast.Attribute):
@@ -173,7 +175,8 @@ class MeasureReader:
         if last in PLACING and isinstance(node.func, ast.Attribute):
             return self.read(node.func.value, scope, known)
         given = self._join(tuple(values), scope, known)
-        if given is not None and self._kinds.all_of(node.func, scope, "model", "wrapped", "prepared model"):
+        passed = isinstance(node.func, ast.Name) and known.get(node.func.id) == MODEL
+        if given is not None and (passed or self._kinds.all_of(node.func, scope, *MODELS)):
             return MEASURED
         called = self._kinds.called(node, scope)
         if called is not None:
@@ -196,6 +199,8 @@ class MeasureReader:
             if own is None and argument is not None and self._has_sum(argument, scope):
                 own = DATA
             own = own or (starred if argument is None and each != "self" else None)
+            if own is None and argument is not None and self._kinds.all_of(argument, scope, *MODELS):
+                own = MODEL
             if own is not None:
                 pairs[each] = own
         key = called, tuple(sorted(pairs.items()))

@@ -22,6 +22,8 @@ from ddpdoctor.source.resolve.walking import (
     own_nodes,
 )
 
+MODELS = ("model", "wrapped", "prepared model")
+"""Kinds of values that are one."""
 DEEPEST = 4
 """Functions that are followed into one another from the body of a loop."""
 HOLDERS = (ast.Name, ast.Attribute, ast.Subscript)
@@ -179,11 +181,28 @@ def _calls_in(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
 
 def find_forwards(calls: Iterable[Place], kinds: Kinds) -> Iterator[Forward]:
     """Yield the calls of what is a model whichever way a run takes."""
-    for call, scope in calls:
+    reached = tuple(calls)
+    within = {call for call, _ in reached}
+    for call, scope in reached:
         if isinstance(call.func, HOLDERS):
-            values = kinds.all_of(call.func, scope, "model", "wrapped", "prepared model")
+            values = _find_given(call.func, scope, within, kinds) or kinds.all_of(call.func, scope, *MODELS)
             if values:
                 yield Forward(call, scope, values)
+
+
+def _find_given(node: ast.expr, scope: Scope, within: set[ast.Call], kinds: Kinds) -> tuple[Value, ...]:
+    """Return the models that these calls of a function give it: others may give it the module below a wrapper."""
+    if not isinstance(node, ast.Name) or node.id not in scope.parameters or scope.bound[node.id] != [UNKNOWN]:
+        return ()
+    found: list[Value] = []
+    for call, home in kinds.callers(scope):
+        if call in within:
+            given = find_argument(call, scope, node.id)
+            values = kinds.all_of(given, home, *MODELS) if given is not None else ()
+            if not values:
+                return ()
+            found += values
+    return tuple(dict.fromkeys(found))
 
 
 def loaders_of(node: ast.expr, scope: Scope, kinds: Kinds) -> tuple[Value, ...]:

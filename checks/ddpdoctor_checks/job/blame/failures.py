@@ -143,9 +143,11 @@ def short_type(name: str) -> str:
 
 
 def _read_sentence(message: str) -> str:
-    """Return the first line of a message, and what follows where a sentence was wrapped over lines."""
+    """Return the first line of a message, and what follows where it announces that or was wrapped over lines."""
     lines = [each.strip() for each in message.strip().splitlines()]
     text = lines[0] if lines else ""
+    if text.endswith(":") and len(lines) > 1:
+        return f"{text} {lines[1]}"  # Error(s) in loading state_dict for Net: size mismatch for …
     for line in lines[1:]:
         if text.endswith((".", ":", "!", "?")) or not line[:1].islower():
             break

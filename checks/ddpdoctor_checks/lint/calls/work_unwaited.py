@@ -26,14 +26,17 @@ _LOST = {
     "kept": "into a variable that is never read",
     "replaced": "into a variable that is bound anew before it is read",
     "collected": "into a list that is never read",
+    "early": "and its tensor is used before the wait",
 }
+_NUMBERS = frozenset({"item", "tolist", "sum", "mean", "sqrt", "numpy", "div_", "mul_", "clone"})
+"""Methods of a tensor that use what it holds."""
 
 
 @lint_rule("work-unwaited", reads="module")
 def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield asynchronous work that is dropped or kept and never looked at (``work-unwaited``).
 
-    operation: the collective. way: ``dropped``, ``kept`` or ``collected``. Nothing where the function meets a barrier
+    operation: the collective. way: one of `_LOST`. Nothing where the function meets a barrier
     or synchronises the device afterwards.
     """
     for scope in module.walk():
@@ -41,6 +44,7 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
         if not works:
             continue
         yield from _find_replaced(scope, works)
+        yield from _find_early(scope, works)
         at_once = _find_read_at_once(scope, works)
         for call in at_once:
             yield _note_dropped(call, scope, works)
@@ -123,6 +127,52 @@ def _find_replaced(scope: Scope, works: dict[ast.Call, str]) -> Iterator[SourceF
                 if call in works and name and _is_bound_anew(body[place + 1 :], name):
                     details = {"operation": works[call].removeprefix(DIST), "way": "replaced"}
                     yield SourceFact("work-unwaited", scope.place(call), details=details)
+
+
+def _find_early(scope: Scope, works: dict[ast.Call, str]) -> Iterator[SourceFact]:
+    """Yield work in a variable whose tensor the next lines compute with, before the work is waited for."""
+    for node in (scope.node, *own_nodes(scope.node)):
+        for body in _list_blocks(node):
+            for place, statement in enumerate(body):
+                call, name = _read_assigned(statement)
+                if call is None or call not in works or not call.args or works[call].endswith("isend"):
+                    continue
+                if _is_used_early(body[place + 1 :], ast.unparse(call.args[0]), name):
+                    details = {"operation": works[call].removeprefix(DIST), "way": "early"}
+                    yield SourceFact("work-unwaited", scope.place(call), details=details)
+
+
+def _is_used_early(statements: Sequence[ast.stmt], text: str, work: str) -> bool:
+    """Whether statements compute with a tensor before one of them has its work, waits, or may: it calls something."""
+    for each in statements:
+        names = {node.id for node in ast.walk(each) if isinstance(node, ast.Name)}
+        if work in names or not isinstance(each, (ast.Assign, ast.AugAssign, ast.Expr)):
+            return False
+        if WAITS.search(ASKS.sub("", ast.unparse(each))):
+            return False
+        if _computes_with(each, text):
+            return True
+        if any(isinstance(node, ast.Call) for node in ast.walk(each)):
+            return False
+    return False
+
+
+def _computes_with(node: ast.AST, text: str) -> bool:
+    """Whether a tensor, or a part of it, is an operand, or is asked for its numbers."""
+    operands: list[ast.expr] = []
+    for each in ast.walk(node):
+        if isinstance(each, ast.BinOp):
+            operands += [each.left, each.right]
+        elif isinstance(each, ast.Compare):
+            operands += [each.left, *each.comparators]
+        elif isinstance(each, ast.AugAssign):
+            operands += [each.target, each.value]
+        elif (
+            isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _NUMBERS
+        ):
+            operands.append(each.func.value)
+    parts = (each.value if isinstance(each, ast.Subscript) else each for each in operands)
+    return any(ast.unparse(each) == text for each in parts)
 
 
 def _read_assigned(statement: ast.stmt) -> tuple[ast.Call | None, str]:
@@ -321,7 +371,8 @@ def tell_unwaited(evidence: Evidence) -> Iterable[Finding]:
         operation, how = fact.details["operation"], fact.details["way"]
         yield tell_fact(
             fact,
-            f"{operation} is issued at {name_line(fact.place)} {_LOST[how]}: nothing waits for it.",
+            f"{operation} is issued at {name_line(fact.place)} {_LOST[how]}: "
+            + ("it may hold this rank's own values yet." if how == "early" else "nothing waits for it."),
             Fix(
                 "keep the Work object and wait before "
                 + (
@@ -333,6 +384,8 @@ def tell_unwaited(evidence: Evidence) -> Iterable[Finding]:
             ),
             why="the variable has other work before anything waits for this one"
             if how == "replaced"
+            else "the next lines use the tensor, and the wait comes after them"
+            if how == "early"
             else "no wait, barrier or synchronization follows in the function",
             severity="warning" if how == "replaced" else None,
         )
@@ -342,4 +395,6 @@ def _keep(text: str, how: str) -> str:
     """Return the line with its work kept, where it is a whole statement that begins one."""
     if how == "dropped" and isinstance(read_line(text), ast.Expr):
         return f"work = {text}\nwork.wait()"
+    if how == "early":
+        return "work.wait()   # before the tensor is used"
     return "for work in works:\n    work.wait()" if how == "collected" else "work.wait()"
