@@ -34,7 +34,7 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
     if not trace.has_peers or ONE_NODE.search("\n".join(trace.start.script.lines)):
         return
     joins = (step.call for step in trace.steps if step.name in JOINS and step.call is not None)
-    if any(map(_joins_by_local_rank, joins)):
+    if any(map(joins_by_local_rank, joins)):
         return
     ways = Ways(files, trace)
     for step in trace.steps:
@@ -47,7 +47,7 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
                 return
 
 
-def _joins_by_local_rank(call: ast.Call) -> bool:
+def joins_by_local_rank(call: ast.Call) -> bool:
     """Whether the rank in the node is given as that in the job: there is one node."""
     rank = find_keyword(call, "rank")
     return rank is not None and "local" in ast.unparse(rank).lower()
