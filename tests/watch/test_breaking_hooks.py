@@ -36,6 +36,15 @@ def test_calls_that_cannot_be_written_down_are_given_up_and_the_job_feels_nothin
     )
 
 
+def test_what_sees_modules_called_is_not_taken_for_the_programs_when_it_raises(
+    plain: Ended, tmp_path: Path
+) -> None:
+    """The descriptor that calls it keeps the frame of ``Module.__call__`` in a variable, as a signal handler is given it."""
+    ended = run_job(tmp_path / "broken", PYTHON, target="models.modules:_note_module")
+    assert (ended.codes, ended.stdout, ended.stderr) == (plain.codes, plain.stdout, plain.stderr)
+    assert [text for text in ended.troubles if text.startswith("running: ")]
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(0)  # Some 250 runs of two ranks.

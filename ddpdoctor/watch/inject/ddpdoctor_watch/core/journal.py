@@ -326,11 +326,12 @@ def _is_own(error: BaseException) -> bool:
 def _is_interruption(frame: FrameType) -> bool:
     """Whether a signal handler or a trace function runs in a frame: they are given the frame that they interrupt."""
     code = frame.f_code
-    count = code.co_argcount + bool(code.co_flags & _VARARGS)
+    # Not its other variables: functions of ours keep the frame that called them in one.
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & _VARARGS)
     if not count or frame.f_back is None:
         return False
     seen = frame.f_locals
-    given = [seen.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]]
+    given = [seen.get(name) for name in code.co_varnames[:count]]
     return any(
         each is frame.f_back or (type(each) is tuple and any(one is frame.f_back for one in each))
         for each in given
