@@ -348,7 +348,7 @@ def train_with_buffers(
     *,
     name: str = "book.codes",
     broadcasts: bool = False,
-    parted: bool = False,
+    diverged: bool = False,
     trainable: bool = False,
     shape: tuple[int, ...] = (16, 8),
 ) -> list[Finding]:
@@ -361,7 +361,8 @@ def train_with_buffers(
         apart = len({share.digest for share in shares}) > 1
         own = RankSet([0, 1]) if trainable else RankSet()
         buffer = TensorLook(name, 1, "other", shape, values=shares, trainable=own)
-        values = tuple(Share(str(rank), RankSet([rank])) for rank in (0, 1)) if parted else ()
+        parts = [(0,), (1,)] if diverged else [(0, 1)]
+        values = tuple(Share(str(part), RankSet(part)) for part in parts)
         steps.append(StepLook(1, step, values=values, others=shares, buffers=(buffer,) if apart else ()))
     batches = (BatchLook(1, "", 1, 1, (), (32, 8)),)
     training = Training(0, RankSet([0, 1]), (setup,), steps=tuple(steps), batches=batches)
@@ -383,7 +384,7 @@ def test_buffers_that_each_rank_trains_with_on_its_own_are_named() -> None:
         ({0: (1.0, 3.0), 1: (2.0, 3.0000001)}, {}),
         ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"name": "bn.running_mean"}),
         ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"broadcasts": True}),
-        ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"parted": True}),
+        ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"diverged": True}),
         ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"trainable": True}),
         ({0: (1.0, 3.0), 1: (2.0, 5.0)}, {"shape": (32, 4)}),
     ],

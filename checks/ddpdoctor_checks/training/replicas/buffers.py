@@ -76,7 +76,7 @@ def _list_trained(evidence: Evidence) -> Iterable[tuple[WrapperSetup, StepLook, 
     sizes = {look.shape[0] for node in evidence.training for look in node.batches if look.shape}
     for _, looks in join_optimizers(evidence.training):
         apart = [look for look in looks if look.buffers]
-        if len(apart) < 2 or len(apart[-1].values) > 1:
+        if len(apart) < 2 or len(apart[-1].values) != 1:
             continue
         before = {(each.model, each.name): _list_digests(each) for each in apart[0].buffers}
         for number, setup in wrappers.items():
@@ -120,6 +120,13 @@ def _is_slight(norms: Sequence[float | None]) -> bool:
     return len(set(norms)) > 1 and differ_slightly(norms)
 
 
+def _say_norms(shares: Shares) -> str:
+    return join_words(
+        f"{share.norm:.5g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
+        for share in shares[:4]
+    )
+
+
 def _tell_buffers(
     look: BufferLook, setup: WrapperSetup | None, ranks: RankSet, differing: Mapping[str, Shares]
 ) -> Finding:
@@ -131,17 +138,13 @@ def _tell_buffers(
     )
     names = list(differing)
     first = differing[names[0]]
-    norms = join_words(
-        f"{share.norm:.5g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
-        for share in first[:4]
-    )
     return Finding(
         message=f"{capitalise(name_set(ranks))} evaluate {name_model(setup)}{tell_line(line)} with different buffers "
         f"({join_words(names, few=_NAMES)}){how}.",
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(
-            EvidenceItem("buffers", f"after step {look.step}: norm of {names[0]} is {norms}"),
+            EvidenceItem("buffers", f"after step {look.step}: norm of {names[0]} is {_say_norms(first)}"),
             EvidenceItem("buffers", f"{count_of(max(look.differing, len(names)), 'buffer')} differ"),
         ),
         fix=(_THROUGH, *_EQUAL) if look.broadcasts else _EQUAL,
@@ -154,10 +157,6 @@ def _tell_trained(setup: WrapperSetup, look: StepLook, buffers: Sequence[TensorL
     line = user_line(setup.frames)
     ranks = RankSet().union(*(share.ranks for share in buffers[0].values))
     names = [each.name for each in buffers]
-    norms = join_words(
-        f"{share.norm:.5g} on {name_set(share.ranks)}" if share.norm is not None else name_set(share.ranks)
-        for share in buffers[0].values[:4]
-    )
     return Finding(
         message=f"{capitalise(name_set(ranks))} train {name_model(setup)} with different buffers "
         f"({join_words(names, few=_NAMES)}): each rank updates its own from its own data, and its "
@@ -165,7 +164,7 @@ def _tell_trained(setup: WrapperSetup, look: StepLook, buffers: Sequence[TensorL
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),
         evidence=(
-            EvidenceItem("buffers", f"before step {look.step}: norm of {names[0]} is {norms}"),
+            EvidenceItem("buffers", f"before step {look.step}: norm of {names[0]} is {_say_norms(buffers[0].values)}"),
             EvidenceItem("buffers", "they change during training, and the parameters are equal on these ranks"),
         ),
         fix=(

@@ -229,8 +229,9 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
         return replace(told, at_start=False, shared=True, confidence="low")
     loaders = [loader for node in evidence.training for loader in node.loaders]
     trained = {look.loader for node in evidence.training for look in node.epochs if look.steps}
-    sharded = any(loader.replicas == world and loader.loader in trained for loader in loaders)
-    sharded = sharded and not _is_trained_apart(evidence, parting)
+    sharded = any(
+        loader.replicas == world and loader.loader in trained for loader in loaders
+    ) and not _is_trained_apart(evidence, parting)
     batches = [look for node in evidence.training for look in node.batches if look.model == replica.model]
     if not sharded and any(len(share.ranks) > 1 for look in batches for share in look.batches):
         return None
