@@ -376,7 +376,19 @@ def make(args, data):
 RANDOM = "torch.utils.data.RandomSampler(data)"
 
 
-@pytest.mark.parametrize("test", ["args.distributed", "is_distributed()", "hparams.distributed_run"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        "args.distributed",
+        "is_distributed()",
+        "hparams.distributed_run",
+        "getattr(args, 'distributed', False)",
+        "num_gpus > 1",
+        "world != 1",
+        "dist.get_world_size() >= 2",
+        "args.local_rank != -1",
+    ],
+)
 def test_random_sampler_on_the_side_of_several_ranks_is_asked_about(test: str) -> None:
     assert [each.code for each in ask(PLAIN.format(test=test, sampler=RANDOM))] == ["DAT001"]
 
@@ -387,11 +399,55 @@ def test_random_sampler_on_the_side_of_several_ranks_is_asked_about(test: str) -
         ("args.distributed", "DistributedSampler(data)"),
         ("not args.distributed", RANDOM),
         ("args.shuffle", RANDOM),
+        ("num_gpus > 0", RANDOM),
+        ("world_size == 1", RANDOM),
+        ("args.local_rank == -1", RANDOM),
+        ("n_workers > 1", RANDOM),
         ("args.distributed", "torch.utils.data.RandomSampler(shard)"),
     ],
 )
 def test_random_sampler_of_one_rank_or_of_a_share(test: str, sampler: str) -> None:
     assert ask(PLAIN.format(test=test, sampler=sampler)) == []
+
+
+SHUFFLED = """
+class Clips(torch.utils.data.Dataset):
+    def __init__(self, path):
+        self.rows = {rows}
+        random.seed(1234)
+        random.shuffle(self.rows)
+    def __getitem__(self, index):
+        return self.rows[index]
+    def __len__(self):
+        return len(self.rows)
+def make(args, num_gpus):
+    clips = Clips(args.path)
+    sampler = {sampler}
+    return torch.utils.data.DataLoader(clips, 8, sampler=sampler)  # here
+"""
+CHOSEN = {
+    "rows": "open(path).readlines()",
+    "sampler": "torch.utils.data.RandomSampler(clips) if num_gpus > 1 else None",
+}
+
+
+def test_random_sampler_of_a_dataset_that_shuffles_its_rows() -> None:
+    """Another order is no share: each rank still goes through all rows."""
+    text = SHUFFLED.format(**CHOSEN)
+    assert lines_of(lint(text), "DAT001") == find_marked(text)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rows": "open(path).readlines()[dist.get_rank()::dist.get_world_size()]"},
+        {"rows": "[random.random() for _ in range(100)]"},
+        {"sampler": "None if num_gpus > 1 else torch.utils.data.RandomSampler(clips)"},
+        {"sampler": "DistributedSampler(clips) if num_gpus > 1 else torch.utils.data.RandomSampler(clips)"},
+    ],
+)
+def test_rows_of_a_rank_of_chance_or_for_one_rank(other: dict[str, str]) -> None:
+    assert not lines_of(lint(SHUFFLED.format(**CHOSEN | other)), "DAT001")
 
 
 MADE = """

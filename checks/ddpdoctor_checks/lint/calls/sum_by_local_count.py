@@ -66,8 +66,10 @@ def _find_in(scope: Scope, kinds: Kinds) -> Iterator[SourceFact]:
     told: set[tuple[str, str]] = set()
     for ratio in sorted(ratios, key=lambda each: (each.lineno, each.col_offset)):
         total, count = _find_only(ratio.left), _find_only(ratio.right)
-        origin = _find_origin(total, uses, frozenset(sums)) if total is not None else None
-        if origin is None or count is None or not _is_summed(origin, uses):
+        if total is None or count is None:
+            continue
+        origin = _find_origin(total, uses, frozenset(sums))
+        if origin is None or not _is_summed(origin, uses):
             continue
         results = {key for key, values in uses.bound.items() for each in values if ratio in ast.walk(each)}
         if not uses.scaled.isdisjoint({origin, total, count, *results}):

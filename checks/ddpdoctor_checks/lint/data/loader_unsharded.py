@@ -36,6 +36,8 @@ SHUFFLES = frozenset(
     {"sample", "shuffle", "permutation", "permuted", "randperm", "train_test_split", "random_split"}
 )
 """Functions and methods that put samples into an order drawn at random."""
+ORDERING = frozenset({"seed", "shuffle", "permutation"})
+"""Functions of a module of random numbers that leave each rank all samples."""
 PLAIN = frozenset({"RandomSampler", "SequentialSampler"})
 """Samplers of torch that know no ranks."""
 BASES = frozenset({"Sampler", "BatchSampler", "RandomSampler", "SequentialSampler", "object"})
@@ -214,11 +216,24 @@ def is_the_same(data: Value, kinds: Kinds) -> bool:
     if any(map(about_shards, names_in(data.owner.node))):
         return False
     maker, getter = (data.owner.functions.get(name) for name in ("__init__", "__getitem__"))
-    if maker is not None and not RANDOM.isdisjoint(names_in(maker.node)):
+    if maker is not None and not RANDOM.isdisjoint(_names_of_draws(maker.node)):
         return False
     # what is drawn for each sample differs where ranks are seeded by their number
     draws = getter is not None and not RANDOM.isdisjoint(names_in(getter.node))
     return not (draws and is_seeded_apart(data.scope.module, kinds))
+
+
+def _names_of_draws(node: ast.AST) -> Iterator[str]:
+    """Yield the names in a function, but of calls that only put what is there into another order."""
+    ordering = {
+        inner
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and each.attr in ORDERING
+        for inner in ast.walk(each.value)
+    }
+    for each in ast.walk(node):
+        if isinstance(each, (ast.Name, ast.Attribute)) and each not in ordering:
+            yield each.id if isinstance(each, ast.Name) else each.attr
 
 
 def _shuffles(call: ast.Call, kinds: Kinds, scope: Scope) -> bool:
@@ -262,7 +277,10 @@ def tell_unsharded(evidence: Evidence) -> Iterable[Finding]:
             severity=None if order == "in order" else "warning",
         )
 
+    known = {fact.place for fact in facts_of(evidence, "sampler-plain") if fact.details["whole"]}
     for fact in facts_of(evidence, "loader-doubted"):
+        if fact.place in known:
+            continue
         asked = {
             "apart": " has no DistributedSampler, and each rank shuffles the whole dataset in its own order: is an "
             "epoch meant to train on it once per rank?",
