@@ -25,6 +25,7 @@ class Files:
                 self.modules.append(build_scope(script, script.tree, None, None))
         self._related: dict[Scope, set[Scope]] = {}
         self._homes = Modules(self.modules)
+        self._dotted: dict[tuple[ast.expr, Scope], str | None] = {}
         self.objects = Objects(self.modules, self.find_class, self._by_plain_name, self.dotted)
         self.find_reduced: Callable[[Scope], set[str]] = _find_none
         """Returns the variables of a function that a collective has made equal on all ranks."""
@@ -33,6 +34,12 @@ class Files:
     def dotted(self, node: ast.expr, scope: Scope) -> str | None:
         """Return ``torch.distributed.barrier`` for what a file calls ``dist.barrier``; None for other expressions."""
         spend()
+        key = node, scope
+        if key not in self._dotted:
+            self._dotted[key] = self._find_dotted(node, scope)
+        return self._dotted[key]
+
+    def _find_dotted(self, node: ast.expr, scope: Scope) -> str | None:
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

@@ -101,14 +101,25 @@ def is_main_guard(test: ast.expr) -> bool:
 
 def names_in(node: ast.AST) -> Iterator[str]:
     """Yield the names, attributes, keywords and parameters that stand in a node."""
-    for each in ast.walk(node):
-        spend()
+    kept: tuple[str, ...] | None = getattr(node, "_names", None)
+    if kept is None:
+        kept = tuple(_list_names(node))
+        setattr(node, "_names", kept)  # noqa: B010  (no attribute that the type has)
+    else:
+        spend(1 + len(kept))
+    yield from kept
+
+
+def _list_names(node: ast.AST) -> Iterator[str]:
+    waiting = [node]
+    for each in waiting:  # in the order of ast.walk: the list grows
         if isinstance(each, ast.Name):
             yield each.id
         elif isinstance(each, ast.Attribute):
             yield each.attr
         elif isinstance(each, (ast.keyword, ast.arg)) and each.arg:
             yield each.arg
+        waiting += children(each)
 
 
 def show_arguments(call: ast.Call) -> str:

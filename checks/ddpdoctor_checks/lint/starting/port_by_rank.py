@@ -48,6 +48,8 @@ def find_ports_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
         ]
         given = find_keyword(step.call, "init_method", 1) if step.name in JOINS and step.call else None
         values += [given] if isinstance(given, (ast.JoinedStr, ast.BinOp)) else []
+        if not values:
+            continue
         joins = next((each for each in trace.steps[number:] if each.name in JOINS), None)
         if joins is None or ways.may_differ(step) or _is_default(step):
             continue
