@@ -282,6 +282,7 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "COL003 sizes": (
         lambda: Job(2).dies(1, 6).says_example(1, "mismatch-of-sizes").complains([0]), "0-1", "30,000 bytes where 4 were expected",
     ),
+    "COL003 splits": (lambda: one_raises(*said("splits-of-own-part")), "1", "output_split_sizes of its all_to_all differ in the part"),
     "COL003 wrapper": (lambda: everyone_raises("mismatch-found-by-wrapper"), "0-1", "rank 0 runs ALLREDUCE #3 of [10] Float"),
     "COL005": (timed_out, "2", "Ranks 0-1, 3 waited in a collective at train.py:71 in main and gave up after 6 s; rank 2 reported nothing"),
     "COL005 nccl": (

@@ -91,6 +91,36 @@ def test_models_that_differ_in_all_parameters_are_no_experts() -> None:
     assert only(made).code == "NUM001"
 
 
+def shards_of_replicas(*values: str) -> Made:
+    """Four ranks of a mesh of 2 x 2 whose gradients are reduced across the shards of a replica alone."""
+    made = Made(4, wrapped=False)
+    made.peers = (RankSet([0, 2]), RankSet([1, 3]))
+    made.layout = make_layout(
+        [(strategies.FSDP2.name, "shard", [0, 1]), (strategies.FSDP2.name, "shard", [2, 3]),
+         ("group", "replicate", [0, 2]), ("group", "replicate", [1, 3])]
+    )  # fmt: skip
+    for step, each in enumerate(values, start=1):
+        made.look(step, *each.split(" / "))
+    return made
+
+
+def test_shards_whose_gradients_are_not_reduced_across_replicas_are_one_finding() -> None:
+    found = only(shards_of_replicas("0,2|1,3 / 0|1|2|3", "0|1|2|3 / 0|1|2|3"))
+    assert (found.code, found.confidence, found.ranks) == ("NUM001", "high", RankSet.span(4))
+    assert found.message.startswith(
+        "Ranks 0, 2 hold the same shards of Net, and so do ranks 1, 3, but step them at train.py:"
+    )
+    assert "nothing reduces the gradients across these replicas" in found.message
+    assert any('mesh_dim_names=("replicate", "shard")' in (fix.code or "") for fix in found.fix)
+
+
+def test_shards_that_part_with_equal_gradients_are_not_said_to_lack_a_reduction() -> None:
+    found = only(shards_of_replicas("0,2|1,3 / 0,2|1,3", "0|2|1,3 / 0,2|1,3"))
+    assert found.code == "NUM001"
+    assert "with equal gradients" in found.message
+    assert found.victims == RankSet() and found.ranks == RankSet([0, 2])
+
+
 def test_gradients_averaged_over_replicas() -> None:
     assert judge(by_hand([0, 2], [1, 3]).look(1, "0,2|1,3").look(2, "0,2|1,3", "0,2|1,3")) == []
 

@@ -118,7 +118,25 @@ def _describe_lag(group: Group, lag: Lag) -> Clause:
     )  # fmt: skip
 
 
+def _describe_splits() -> Clause:
+    return Clause(
+        "input_split_sizes and output_split_sizes of its all_to_all differ in the part that it sends to itself: the "
+        "counts that it expects are not those that are sent",
+        (
+            Fix(
+                "exchange the counts that are really sent, after tokens were dropped or capped",
+                code="send = torch.bincount(destination[kept], minlength=world_size)\n"
+                "receive = torch.empty_like(send)\ndist.all_to_all_single(receive, send)\n"
+                "dist.all_to_all_single(out, x[kept], receive.tolist(), send.tolist())",
+            ),
+        ),
+        victims=RankSet(),  # the same counts may be wrong on ranks that did not come to it first
+    )
+
+
 def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
+    if "splits" in group.first.groups:
+        return _describe_splits()
     last = find_last_mismatch(diagnosis.evidence) if "own" not in group.first.groups else None
     if last is not None:
         return _describe_last(diagnosis, group, last)

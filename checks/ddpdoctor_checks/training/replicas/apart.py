@@ -51,3 +51,12 @@ class Parting:
     """Where ranks that drew different parameters got different seeds, and what these were."""
     shared: bool = False
     """Tensors are those that ranks hold alike beside parts of their own of one model."""
+    alike: tuple[RankSet, ...] = ()
+    """Other groups of replicas of the same model that parted in the same way."""
+
+    @property
+    def unreduced_shards(self) -> bool:
+        """Whether ranks began with the same shards of a model and step them with gradients of their own."""
+        setup = self.replica.setup
+        apart = self.gradients is not None and not self.at_start and not self.slight
+        return self.code == "NUM001" and apart and bool(setup.peers) and self.replica.wrapper is None

@@ -44,6 +44,8 @@ def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
         call = user_line(parting.load.frames)
     elif parting.seeded is not None:
         call, advice = parting.seeded.line, fixes.SEEDED
+    elif parting.unreduced_shards:
+        advice = fixes.REPLICATED
     elif _find_lowering(parting) is not None:
         call = _find_lowering(parting)
     line = call or user_line(steps)
@@ -186,6 +188,13 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
             f"{capitalise(who)} have different parameters of {name} before the first step, although "
             "DistributedDataParallel made them equal when the model was wrapped: they were changed "
             "afterwards."
+        )
+    if parting.unreduced_shards:
+        own, *others = map(name_set, (parting.replica.ranks, *parting.alike))
+        more = f", and so do {join_words(others, few=MOST_SHARES)}," if others else ""
+        return (
+            f"{capitalise(own)} hold the same shards of {name}{more} but step them{tell_line(line)} with gradients of "
+            "their own: nothing reduces the gradients across these replicas."
         )
     if parting.gradients is not None:
         return (

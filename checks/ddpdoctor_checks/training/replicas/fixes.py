@@ -26,6 +26,19 @@ DIVERGED = (
         code="for tensor in model.state_dict().values():\n    dist.broadcast(tensor, src=0)",
     ),
 )
+REPLICATED = (
+    Fix(
+        "give fully_shard the whole mesh: its first dimension replicates, its second shards",
+        code='mesh = init_device_mesh("cuda", (replicas, shards), mesh_dim_names=("replicate", "shard"))\n'
+        'for layer in model.layers:\n    fully_shard(layer, mesh=mesh)   # not mesh["shard"]\n'
+        "fully_shard(model, mesh=mesh)",
+    ),
+    Fix(
+        "or average the gradients across the replicas between backward and step",
+        code="for p in model.parameters():\n    grad = p.grad.to_local()\n"
+        "    dist.all_reduce(grad, op=dist.ReduceOp.AVG, group=replicas)",
+    ),
+)
 LOADED = (
     Fix("load the same checkpoint on every rank, or load it before the model is wrapped"),
     Fix(

@@ -39,18 +39,19 @@ def _find_seed(parting: Parting) -> Frame | None:
 
 
 def join_groups(partings: Sequence[Parting]) -> list[Parting]:
-    """Join what several groups of replicas of one model began with: one cause, whichever groups there are."""
+    """Join what several groups of replicas of one model have in common: one cause, whichever groups there are."""
     joined: list[Parting] = []
     for parting in partings:
         for place, known in enumerate(joined):
+            began = _is_unequal_start(known) and _is_unequal_start(parting)
             if (
-                _is_unequal_start(known)
-                and _is_unequal_start(parting)
+                (began or (known.unreduced_shards and parting.unreduced_shards))
                 and known.replica.setup.number == parting.replica.setup.number
                 and known.replica.model == parting.replica.model
                 and _find_seed(known) == _find_seed(parting)
             ):
-                joined[place] = replace(known, ranks=known.ranks.union(parting.ranks))
+                ranks, others = known.ranks.union(parting.ranks), (*known.alike, parting.replica.ranks)
+                joined[place] = replace(known, ranks=ranks, alike=others)
                 break
         else:
             joined.append(parting)
