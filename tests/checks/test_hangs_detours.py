@@ -90,6 +90,37 @@ def test_the_test_between_both_lines_decides_which_way_a_rank_goes() -> None:
     assert found.fix[0].text.startswith("decide train.py:35 by a value that all ranks share")
 
 
+def leave_backward(*, elsewhere: bool = False) -> tuple[Stand, Stand]:
+    """Rank 0 has left its turn before the backward pass and is in the next forward pass: of calls that are over only
+    the innermost line is kept."""
+    main = at(42, "<module>")
+    forward = replace(collective("all_gather", 0, 0, 2), frames=(at(10, "forward"),))
+    again = replace(collective("all_gather", 0, 0, 2), frames=(at(33), main))
+    reduce = replace(collective("reduce_scatter", 0, 0, 2), frames=(at(33), main))
+    steps = (forward, again, reduce) * 2
+    beyond = replace(forward, frames=(at(11 if elsewhere else 10, "forward"), at(31), main))
+
+    def number(*calls: Call) -> list[Call]:
+        return [replace(call, ordinal=place) for place, call in enumerate(calls, 1)]
+
+    here = stand(0, *number(*steps, forward, forward, beyond), conditions=(LOOP,))
+    there = stand(1, *number(*steps, forward, again, reduce), conditions=(LEFT, LOOP))
+    return here, there
+
+
+LEFT = Frame("train.py", 32, "unless", "if is_spike(loss.item()):")
+
+
+def test_the_test_by_which_a_rank_left_its_turn_for_the_next() -> None:
+    found = proved(leave_backward())
+    assert (found.where[0].line, found.where[0].role) == (32, "culprit")
+    assert "The `if` in train.py:32 decides which way a rank goes." in found.message
+
+
+def test_callers_of_another_line_are_not_those_of_a_call_that_is_over() -> None:
+    assert "decides which way" not in proved(leave_backward(elsewhere=True)).message
+
+
 @pytest.mark.parametrize(
     ("conditions", "left"),
     [

@@ -118,7 +118,8 @@ def test_shards_that_part_with_equal_gradients_are_not_said_to_lack_a_reduction(
     found = only(shards_of_replicas("0,2|1,3 / 0,2|1,3", "0|2|1,3 / 0,2|1,3"))
     assert found.code == "NUM001"
     assert "with equal gradients" in found.message
-    assert found.victims == RankSet() and found.ranks == RankSet([0, 2])
+    assert found.victims == RankSet()
+    assert found.ranks == RankSet([0, 2])
 
 
 def test_gradients_averaged_over_replicas() -> None:

@@ -140,8 +140,8 @@ def _find_test(
     """
     for above, below in (sides, sides[::-1]):
         stand, calls = below[0].stand, made[below[0].rank]
-        now = user_frames(stand.call.frames if stand.call is not None else stand.frames)
-        other = user_frames(made[above[0].rank][first].frames)
+        now = _list_now(below[0])
+        other = _list_callers(above[0], made[above[0].rank], first)
         since = [user_frames(call.frames) for number, call in calls.items() if number >= first]
         own = (
             at for at, each in enumerate(now) if each not in other and all(each in frames for frames in since)
@@ -156,6 +156,20 @@ def _find_test(
         if len(between) == 1 and between[0].function in TESTS and not is_alike(between[0]):
             return between[0]
     return None
+
+
+def _list_now(place: Place) -> list[Frame]:
+    call = place.stand.call
+    return list(user_frames(call.frames if call is not None else place.stand.frames))
+
+
+def _list_callers(place: Place, made: Mapping[int, Call], first: int) -> list[Frame]:
+    """Return the lines of a rank at a call, with the callers that it has now if it has been there ever since."""
+    own, now = list(user_frames(made[first].frames)), _list_now(place)
+    stays = all(
+        list(user_frames(call.frames))[: len(own)] == own for number, call in made.items() if number >= first
+    )
+    return now if stays and now[: len(own)] == own else own
 
 
 def _find_shared(one: Sequence[Frame], other: Sequence[Frame]) -> tuple[Frame | None, Frame | None]:
