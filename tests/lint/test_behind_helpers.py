@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.lint import judging
 from tests.lint.judging import lint
 from tests.lint.reading import marked, rules_in_head
 
@@ -349,3 +350,38 @@ dist.destroy_process_group()
 @pytest.mark.right
 def test_a_model_that_is_moved_beside_another_value() -> None:
     assert rules_in_head(MOVED.format(made="net.to(device)")) == []
+
+
+COMMUNICATOR = """
+class Comm:
+    def synchronize(self):
+        dist.barrier()
+{made}
+"""
+SYNCHRONIZES = """
+{how}
+def main():
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 0:
+        {name}.synchronize()  # here
+    dist.destroy_process_group()
+main()
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [("from comms import comm", "comm"), ("import comms", "comms.comm"), ("from comms import *", "comm")],
+)
+def test_collective_of_an_object_that_another_file_makes(how: str, name: str) -> None:
+    text = SYNCHRONIZES.format(how=how, name=name)
+    found = judging.lint(text, comms=COMMUNICATOR.format(made="comm = Comm()"))
+    assert judging.lines_of(found, "COL002") == judging.find_marked(text)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize("made", ["comm = make()", "comm = Comm()\ncomm = other.Comm()"])
+def test_object_of_another_file_that_may_be_of_another_class(made: str) -> None:
+    text = SYNCHRONIZES.format(how="from comms import comm", name="comm")
+    assert judging.lint(text, comms=COMMUNICATOR.format(made=made)) == []

@@ -149,7 +149,7 @@ class Modules:
             if home in seen:
                 continue
             seen.add(home)
-            if last in home.functions or last in home.classes:
+            if last in home.functions or last in home.classes or last in home.bound:
                 return home, last
             if last in home.imports and depth < DEEPEST:
                 return self.find_home(home.imports[last], home, depth + 1)

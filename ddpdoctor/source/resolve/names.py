@@ -26,7 +26,9 @@ class Files:
         self._related: dict[Scope, set[Scope]] = {}
         self._homes = Modules(self.modules)
         self._dotted: dict[tuple[ast.expr, Scope], str | None] = {}
-        self.objects = Objects(self.modules, self.find_class, self._by_plain_name, self.dotted)
+        self.objects = Objects(
+            self.modules, self.find_class, self._by_plain_name, self.dotted, self.find_bound
+        )
         self.find_reduced: Callable[[Scope], set[str]] = _find_none
         """Returns the variables of a function that a collective has made equal on all ranks."""
         self._functions: dict[tuple[ast.expr, Scope], Scope | None] = {}
@@ -129,9 +131,9 @@ class Files:
         """Return where a variable of this file, or of another that it imports, is bound and to what."""
         found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
         name = self.dotted(node, scope) if found is None else None
-        if name is None or "." not in name:
+        if name is None:
             return found
-        home = self._homes.find_home(name, scope.module)
+        home = self._find_named(name, scope)
         return (home[0], home[0].bound[home[1]]) if home is not None and home[1] in home[0].bound else None
 
     def find_maker(self, node: ast.expr, scope: Scope) -> tuple[ast.Call, Scope] | None:

@@ -40,6 +40,7 @@ class Objects:
         find_class: returns the class that an expression names.
         find_function: returns the function that a name means, without asking for objects.
         dotted: returns the dotted name of what a name means.
+        find_bound: returns where a variable is bound, in whichever file, and to what.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class Objects:
         find_class: Namer,
         find_function: Namer,
         dotted: Callable[[ast.expr, Scope], str | None],
+        find_bound: Callable[[ast.expr, Scope], tuple[Scope, list[ast.expr]] | None],
     ) -> None:
         self._modules = list(modules)
         self._find_class = find_class
         self._find_function = find_function
         self._dotted = dotted
+        self._find_bound = find_bound
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._known: dict[tuple[ast.expr, Scope], Scope | None] = {}
         self._heirs: dict[Scope, list[Scope]] | None = None
@@ -119,7 +122,7 @@ class Objects:
                 return scope.find_class()
             home, values = scope.lookup(node.id) or (None, [])
             if home is None:
-                return None
+                return self._of_import(node, scope, depth)
             if node.id in home.loops:
                 return self._of_loop(node.id, home, depth)
             if values == [UNKNOWN]:
@@ -140,7 +143,7 @@ class Objects:
                 for each in (self.heirs(owner) if owner is not None else ())
                 for value in each.attributes.get(node.attr, [])
             ]
-            return self._only(theirs, depth)
+            return self._only(theirs, depth) if theirs else self._of_import(node, scope, depth)
         if isinstance(node, ast.Call):
             inner = self._unwrap(node, scope)
             if inner is not node:
@@ -151,6 +154,11 @@ class Objects:
             function = self._find_function(node.func, scope)
             return self._of_returns(function, depth) if function is not None else None
         return None
+
+    def _of_import(self, node: ast.expr, scope: Scope, depth: int) -> Scope | None:
+        """Return the class of an object that another file makes: ``from utils.comm import comm``."""
+        home, values = self._find_bound(node, scope) or (None, [])
+        return self._only(((value, home) for value in values), depth) if home is not None else None
 
     def _unwrap(self, node: ast.expr, scope: Scope) -> ast.expr:
         """Return ``net`` for ``DDP(net.to(device))``: what stays of its class, whatever it is put into."""
