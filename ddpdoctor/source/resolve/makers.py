@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.objects import FSDP1
 
 EXACT = {
     "torch.utils.data.DataLoader": "loader",
@@ -28,6 +29,7 @@ EXACT = {
     "timm.models.factory.create_model": "model",
     "torch.nn.DataParallel": "data parallel",
     "torch.nn.parallel.DataParallel": "data parallel",
+    **dict.fromkeys(FSDP1, "sharded"),
     "torch.nn.Parameter": "parameter",
     "torch.nn.parameter.Parameter": "parameter",
 }

@@ -27,6 +27,9 @@ WRAPPERS = (
 FSDP1 = frozenset({"torch.distributed.fsdp.FullyShardedDataParallel",
                    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel"})  # fmt: skip
 """The class that shards a model by flat parameters."""
+FSDP2 = frozenset({"torch.distributed.fsdp.fully_shard", "torch.distributed._composable.fsdp.fully_shard",
+                   "torch.distributed._composable.fsdp.fully_shard.fully_shard"})  # fmt: skip
+"""The function that shards the parameters of a model where they are."""
 
 Namer = Callable[[ast.expr, Scope], Scope | None]
 """Finds the function, or the class, that an expression names."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.objects import FSDP2
 from ddpdoctor.source.resolve.rank_tests import Difference
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, name_last, own_nodes
 
@@ -29,7 +30,7 @@ JOINING = re.compile("reduce(?!_?lr)|gather|metric|sync|average_|accelerat|broad
 """Parts of names of what makes one result of those of all ranks; ReduceLROnPlateau does not."""
 LOSSES = re.compile("loss|crit|objective|entropy", re.IGNORECASE)
 """Names of what computes a loss."""
-WRAPPED = ("wrapped", "prepared model")
+WRAPPED = ("wrapped", "prepared model", "sharded")
 """Kinds of models whose ``backward`` is a collective."""
 SEEDS = re.compile(r"seed", re.IGNORECASE)
 NESTED = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -46,6 +47,7 @@ class LossReader:
         self._forwards: dict[Scope, frozenset[ast.Call]] = {}
         self._given: dict[Scope, frozenset[ast.Call]] = {}
         """Calls of models in functions of which it is asked what they give back, whether they train or not."""
+        self._sharded: frozenset[ast.AST] | None = None
         self._seeded: dict[Scope, bool] = {}
         self._open: set[ast.expr] = set()
         """Names and answers that are being followed."""
@@ -172,7 +174,7 @@ class LossReader:
         """
         kinds = kinds_of(self._files)
         found = kinds.all_of(node, scope, *WRAPPED, "model")
-        if all(each.kind in WRAPPED for each in found):
+        if all(each.kind in WRAPPED or each.made in self._list_sharded() for each in found):
             return bool(found)
         flow = kinds.flow(scope)
         spot = flow.spot(node)
@@ -188,6 +190,20 @@ class LossReader:
         return len(values) == len(held) and any(
             value is not None and kinds.all_of(value, scope, *WRAPPED) for value in values
         )
+
+    def _list_sharded(self) -> frozenset[ast.AST]:
+        """Return the calls that make models which ``fully_shard`` shards where they are."""
+        if self._sharded is None:
+            kinds = kinds_of(self._files)
+            self._sharded = frozenset(
+                value.made
+                for module in self._files.modules
+                for call, scope, name in kinds.programs.list_calls(module)
+                if name in FSDP2 and call.args
+                for value in kinds.find(call.args[0], scope)
+                if value.kind == "model" and value.made is not None
+            )
+        return self._sharded
 
     def _is_given(self, parameter: str, function: Scope, own: bool) -> bool:
         """Whether each call of a function gives it a value that hangs on such an output."""
@@ -293,17 +309,17 @@ class LossReader:
         function = kinds_of(self._files).called(test, scope)
         if function is None or not self._is_plain(test, scope):
             return None
-        given = [each.value for each in own_nodes(function.node) if isinstance(each, ast.Return)]
-        answer = given[0] if len(given) == 1 else None
-        held = function.bound.get(answer.id, []) if isinstance(answer, ast.Name) else []
-        answer = held[0] if len(held) == 1 else answer
-        if answer is None or answer is UNKNOWN or answer in self._open or len(self._open) >= DEEPEST:
-            return None
-        self._open.add(answer)
-        try:
-            return self.read(answer, function)
-        finally:
-            self._open.discard(answer)
+        for answer in _list_answers(function):
+            if answer in self._open or len(self._open) >= DEEPEST:
+                continue
+            self._open.add(answer)
+            try:
+                found = self.read(answer, function)
+            finally:
+                self._open.discard(answer)
+            if found is not None:
+                return found
+        return None
 
     def _origin(self, node: ast.expr, scope: Scope) -> str | None:
         """Return ``loss`` or ``random`` for what a value hangs on; None where it may be equal on all ranks."""
@@ -351,6 +367,24 @@ class LossReader:
             related = self._files.find_related(module)
             self._seeded[module] = any(SEEDS.search(line) for each in related for line in each.script.lines)
         return self._seeded[module]
+
+
+def _list_answers(function: Scope) -> list[ast.expr]:
+    """Return what decides a function's answer: what it returns, or the tests below which it returns another value."""
+    returns = [each for each in own_nodes(function.node) if isinstance(each, ast.Return)]
+    if len(returns) == 1:
+        answer = returns[0].value
+        held = function.bound.get(answer.id, []) if isinstance(answer, ast.Name) else []
+        answer = held[0] if len(held) == 1 else answer
+        return [answer] if answer is not None and answer is not UNKNOWN else []
+    if len({ast.dump(each.value) if each.value is not None else "" for each in returns}) < 2:
+        return []
+    return [
+        node.test
+        for node in own_nodes(function.node)
+        if isinstance(node, ast.If)
+        and any(each in returns for inner in node.body for each in ast.walk(inner))
+    ]
 
 
 def _list_added(scope: Scope) -> dict[str, list[ast.expr]]:
