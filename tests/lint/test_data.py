@@ -294,10 +294,20 @@ BRANCHES = """if args.{option}:
     loader = DataLoader(train_set, 8, sampler=sampler)  # HERE"""
 
 
-def test_sampler_without_ranks_on_one_side_of_an_option_is_asked_about() -> None:
-    source = FUNCTIONS.format(loader=BRANCHES.format(option="repeated"), before="sampler.set_epoch(epoch)")
+INLINE = """sampler = DistributedSampler(train_set) if args.{option} else torch.utils.data.RandomSampler(train_set)
+    loader = DataLoader(train_set, 8, sampler=sampler)  # HERE"""
+
+
+@pytest.mark.parametrize("branches", [BRANCHES, INLINE])
+@pytest.mark.parametrize(
+    ("option", "rule"),
+    [("repeated", "loader-unsharded"), ("debug", "loader-doubted"), ("hvd", "loader-doubted")],
+)
+def test_sampler_without_ranks_on_one_side_of_an_option(branches: str, option: str, rule: str) -> None:
+    """The model is wrapped whichever side a run takes; some options may mean one rank."""
+    source = FUNCTIONS.format(loader=branches.format(option=option), before="sampler.set_epoch(epoch)")
     (fact,) = [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")]
-    assert (fact.rule, fact.details["option"]) == ("loader-doubted", "args.repeated")
+    assert (fact.rule, fact.details["option"]) == (rule, f"args.{option}")
 
 
 @pytest.mark.right

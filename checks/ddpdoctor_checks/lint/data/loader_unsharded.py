@@ -16,7 +16,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_calls, find_keyword, names_in
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, names_in, own_nodes
 from ddpdoctor.source.training.train_loops import (
     RANDOM,
     about_random,
@@ -46,6 +46,11 @@ DISTRIBUTES = re.compile(
     r"dist|ddp|world|rank|gpu|parallel|multi|launch|slurm|nproc|num_proc|local", re.IGNORECASE
 )
 """Tests that may ask whether there are several ranks."""
+ALONE = re.compile(
+    r"debug|single|alone|toy|overfit|sanity|test|eval|valid|cpu|tpu|xla|cluster|horovod|hvd|deepspeed|mpi|spawn|node",
+    re.IGNORECASE,
+)
+"""Tests of which one side may be for one rank alone."""
 _SAMPLER = (
     "sampler = DistributedSampler(dataset, shuffle=True)\n"
     "loader = DataLoader(dataset, batch_size, sampler=sampler)\n"
@@ -59,8 +64,9 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
 
     order: ``shuffled``, ``in order``, or ``any order`` where the program may shuffle the samples itself. Passed over is
     what may be shared out in another way: streams, data sets that know ranks, data that is made up, loops that skip by
-    rank. It is asked (``loader-doubted``) where the data set is not followed to its making, where the loader has a
-    generator of its own, and where the sampler knows no ranks on one side of a test alone (option).
+    rank. option: the test on one side of which alone the sampler knows no ranks. It is asked (``loader-doubted``) where
+    the data set is not followed to its making, where the loader has a generator of its own, and where that side may
+    be for one rank alone.
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -77,7 +83,7 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
                 continue
             told.add(each.call)
             shuffled = _shuffles(each.call, kinds, each.scope)
-            why = "option" if option else "unknown" if not whole else ""
+            why = "unknown" if not whole else "option" if option and ALONE.search(option) else ""
             why = why or ("apart" if shuffled and find_keyword(each.call, "generator") is not None else "")
             order = "any order" if _may_shuffle(each.scope.module, kinds) else "in order"
             details = {"order": "shuffled" if shuffled else order}
@@ -167,6 +173,10 @@ def _find_test(plain: Value, others: Sequence[Value], kinds: Kinds) -> str | Non
     """Return the test that parts one sampler from all others, which are made in the same function."""
     if plain.scope is None or any(each.kind != "sampler" or each.scope is not plain.scope for each in others):
         return None
+    made = [plain.call, *(each.call for each in others)]
+    for node in own_nodes(plain.scope.node):
+        if isinstance(node, ast.IfExp) and all(each in (node.body, node.orelse) for each in made):
+            return ast.unparse(node.test)
     flow = kinds.flow(plain.scope)
     own = flow.spot(plain.call)
     spots = [flow.spot(each.call) for each in others]
@@ -261,10 +271,11 @@ def tell_unsharded(evidence: Evidence) -> Iterable[Finding]:
     """The loader of a training that is wrapped gives each rank all data."""
     for fact in facts_of(evidence, "loader-unsharded"):
         orders = {"shuffled": ", each in its own order", "in order": ", in the same order"}
-        order = fact.details["order"]
+        order, option = fact.details["order"], fact.details.get("option")
+        where = f" on one side of `if {option}`: there" if option else ":"
         yield tell_fact(
             fact,
-            f"The DataLoader at {name_line(fact.place)} has no DistributedSampler: each rank trains on the "
+            f"The DataLoader at {name_line(fact.place)} has no DistributedSampler{where} each rank trains on the "
             f"whole dataset{orders.get(order, '')}.",
             Fix(
                 "give each rank its own shard of the data",
@@ -274,7 +285,7 @@ def tell_unsharded(evidence: Evidence) -> Iterable[Finding]:
                 "the loop that trains a DistributedDataParallel model iterates over it, and nothing shards "
                 "the dataset by rank"
             ),
-            severity=None if order == "in order" else "warning",
+            severity=None if order == "in order" and not option else "warning",
         )
 
     known = {fact.place for fact in facts_of(evidence, "sampler-plain") if fact.details["whole"]}
