@@ -100,7 +100,8 @@ def shards_of_replicas(*values: str) -> Made:
          ("group", "replicate", [0, 2]), ("group", "replicate", [1, 3])]
     )  # fmt: skip
     for step, each in enumerate(values, start=1):
-        made.look(step, *each.split(" / "))
+        held, gradients = each.split(" / ")
+        made.look(step, held, gradients)
     return made
 
 
