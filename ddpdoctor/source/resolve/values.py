@@ -13,7 +13,7 @@ class Value:
     """What a value may be."""
 
     kind: str
-    """model, wrapped, loader, prepared, sampler, optimizer, scaler, loss, dataset, accelerator, none or unknown …"""
+    """model, wrapped, sharded, loader, prepared, sampler, optimizer, scaler, loss, dataset, none or unknown …"""
     made: ast.AST | None = None
     """The call that made it."""
     scope: Scope | None = None
