@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,13 @@ def test_micro_batches_of_fully_shard_that_are_all_reduced() -> None:
     (found,) = list(find_redundant(training(Syncs(paces=rows))))
     assert (found.confidence, found.role) == ("medium", "advice")
     assert "set_requires_gradient_sync" in str(found.fix[0].code)
+
+
+def test_reductions_of_fully_shard_that_were_off_at_a_step_are_not_called_wasted() -> None:
+    rows = tuple(PaceLook(0, BOTH, *row) for row in accumulating(3))
+    (node,) = training(Syncs(paces=rows)).training
+    off = replace(node, steps=(StepLook(1, 1, unsynced=BOTH),))
+    assert list(find_redundant(Evidence(training=(off,)))) == []
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,9 @@ def _tell_left_off(setup: OptimizerSetup, off: list[StepLook]) -> Finding:
     return Finding(
         message=(
             f"{capitalise(name_set(ranks))} step {kind}{tell_line(line)} while gradient synchronization is "
-            "off: set_requires_gradient_sync(False) was called and not undone before the last micro-batch, "
-            "so its gradients were neither reduced nor passed to the optimizer."
+            "off: set_requires_gradient_sync(False) or, for hybrid sharding, set_requires_all_reduce(False) was called "
+            "and not undone before the last micro-batch, so its gradients were neither reduced nor passed to the "
+            "optimizer."
         ),
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),

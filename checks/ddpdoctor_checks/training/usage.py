@@ -120,8 +120,13 @@ def find_redundant(evidence: Evidence) -> Iterable[Finding]:
     for number in sorted({look.wrapper for look in looks}):
         own = [look for look in looks if look.wrapper == number]
         each = _count_reductions(own)
-        if each is not None:
+        if each is not None and not (find_wrapper(evidence, number) is None and _is_left_off(evidence)):
             yield _tell_redundant(evidence, number, own, each)
+
+
+def _is_left_off(evidence: Evidence) -> bool:
+    """Whether a step was made with the reduction of fully_shard off: what was counted is not all that it reduces."""
+    return any(look.unsynced for node in evidence.training for look in node.steps)
 
 
 def _count_reductions(looks: Sequence[PaceLook]) -> int | None:

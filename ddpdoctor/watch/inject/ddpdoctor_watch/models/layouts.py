@@ -159,13 +159,18 @@ def find_gathered(models: list[Any]) -> dict[int, Any]:
 
 
 def count_unsynced(models: list[Any], tensors: list[Any]) -> int:
-    """Return how many modules of fully_shard hold parameters of a step, and were told not to reduce gradients."""
+    """Return how many modules of fully_shard hold parameters of a step, and were told not to reduce gradients.
+
+    Those that shard and replicate pass no gradients on without their all-reduce either
+    (``FSDPParamGroup.post_backward``).
+    """
     wanted = {id(each) for each in tensors if type(each).__name__ == "DTensor"}
     if not wanted:
         return 0
     try:
         return sum(
             not getattr(part, "reduce_grads", True)
+            or (getattr(part, "_is_hsdp", False) and not getattr(part, "all_reduce_grads", True))
             for model in models
             for _, module in tree.list_modules(model)
             if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
