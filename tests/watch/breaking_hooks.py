@@ -27,7 +27,7 @@ EDGES = frozenset(
     calls.decorators:_note_end calls.ring:begin calls.ring:end calls.works:_Asking.__get__ calls.works:_note_returned core.journal:_write
     core.journal:trouble core.journal:failed core.wrapping:guard core.wrapping:guarded finder:_Finder.find_spec finder:_patch interpreter.hooks:_note_child
     models.joins:Told.__get__ models.running:_Asked.__get__ training.loaders:_Epoch.take training.steps:after_step
-    training.steps:before_step training.gradients:_Probe._look
+    training.steps:before_step training.steps:_begin_step training.steps:_end_step training.gradients:_Probe._look
     """.split()
 )
 """What torch and Python call themselves: it holds the guard, or stands in torch's place; without it the call of the
