@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.scopes import Scope
 from ddpdoctor.source.resolve.tree_nodes import children
 
+T = TypeVar("T")
 KEPT = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -17,14 +19,18 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     if not isinstance(node, KEPT):
         yield from _walk_own(node)
         return
-    # a dozen rules go through each function: what is in it is kept with its node
-    kept: tuple[ast.AST, ...] | None = getattr(node, "_own_nodes", None)
+    yield from _keep(node, "_own_nodes", _walk_own)
+
+
+def _keep(node: ast.AST, name: str, make: Callable[[ast.AST], Iterable[T]]) -> tuple[T, ...]:
+    """Return what is made of a node, which is kept with it: a dozen rules ask for it."""
+    kept: tuple[T, ...] | None = getattr(node, name, None)
     if kept is None:
-        kept = tuple(_walk_own(node))
-        setattr(node, "_own_nodes", kept)  # noqa: B010  (no attribute that the type has)
+        kept = tuple(make(node))
+        setattr(node, name, kept)
     else:
         spend(1 + len(kept))
-    yield from kept
+    return kept
 
 
 def _walk_own(node: ast.AST) -> Iterator[ast.AST]:
@@ -101,13 +107,7 @@ def is_main_guard(test: ast.expr) -> bool:
 
 def names_in(node: ast.AST) -> Iterator[str]:
     """Yield the names, attributes, keywords and parameters that stand in a node."""
-    kept: tuple[str, ...] | None = getattr(node, "_names", None)
-    if kept is None:
-        kept = tuple(_list_names(node))
-        setattr(node, "_names", kept)  # noqa: B010  (no attribute that the type has)
-    else:
-        spend(1 + len(kept))
-    yield from kept
+    yield from _keep(node, "_names", _list_names)
 
 
 def _list_names(node: ast.AST) -> Iterator[str]:

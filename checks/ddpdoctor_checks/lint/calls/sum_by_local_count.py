@@ -216,7 +216,6 @@ def _is_local_count(key: str, uses: _Uses, seen: frozenset[str] = frozenset()) -
     return (
         key not in uses.given
         and bool(bound)
-        and bool(added or inner)
         and all(map(_measures, added))
         and all(each is not None and _is_local_count(each, uses, seen | {key}) for each in inner)
         and bool(added or any(uses.added.get(each or "") for each in inner))

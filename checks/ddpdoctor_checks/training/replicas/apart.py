@@ -51,8 +51,8 @@ class Parting:
     """Where ranks that drew different parameters got different seeds, and what these were."""
     shared: bool = False
     """Tensors are those that ranks hold alike beside parts of their own of one model."""
-    alike: tuple[RankSet, ...] = ()
-    """Other groups of replicas of the same model that parted in the same way."""
+    other_groups: tuple[RankSet, ...] = ()
+    """Further groups of replicas of the same model that diverged in the same way."""
 
     @property
     def unreduced_shards(self) -> bool:

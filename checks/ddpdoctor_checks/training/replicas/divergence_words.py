@@ -190,7 +190,7 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
             "afterwards."
         )
     if parting.unreduced_shards:
-        own, *others = map(name_set, (parting.replica.ranks, *parting.alike))
+        own, *others = map(name_set, (parting.replica.ranks, *parting.other_groups))
         more = f", and so do {join_words(others, few=MOST_SHARES)}," if others else ""
         return (
             f"{capitalise(own)} hold the same shards of {name}{more} but step them{tell_line(line)} with gradients of "

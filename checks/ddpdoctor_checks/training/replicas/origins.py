@@ -50,8 +50,8 @@ def join_groups(partings: Sequence[Parting]) -> list[Parting]:
                 and known.replica.model == parting.replica.model
                 and _find_seed(known) == _find_seed(parting)
             ):
-                ranks, others = known.ranks.union(parting.ranks), (*known.alike, parting.replica.ranks)
-                joined[place] = replace(known, ranks=ranks, alike=others)
+                ranks, others = known.ranks.union(parting.ranks), (*known.other_groups, parting.replica.ranks)
+                joined[place] = replace(known, ranks=ranks, other_groups=others)
                 break
         else:
             joined.append(parting)

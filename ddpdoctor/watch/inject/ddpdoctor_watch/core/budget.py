@@ -67,7 +67,7 @@ def restart() -> None:
 
 
 def clock() -> int:
-    """Return the time that a sample is charged by: it stands still while that waits for the program's own work."""
+    """Return the time that a sample is charged by: it stops while the sample waits for the program's own work."""
     return time.monotonic_ns() - waited_ns
 
 
