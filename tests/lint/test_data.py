@@ -123,6 +123,8 @@ SAMPLED = "sampler = DistributedSampler({0})  # HERE\n{1}loader = DataLoader({0}
             before="pass",
         ),
         FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass"),
+        # whatever the test asks: the runs that wrap the model have several ranks
+        FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass").replace("args.distributed", "args.other"),
         FUNCTIONS.format(
             loader="sampler = None\n    loader = DataLoader(train_set, sampler=sampler)  # HERE", before="pass"
         ),
@@ -159,7 +161,6 @@ def test_data_is_not_shared_out(source: str) -> None:
         FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass").replace(
             "optimizer.zero_grad()", "x, y = x[args.rank::2], y[args.rank::2]"
         ),
-        FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass").replace("args.distributed", "args.other"),
         FUNCTIONS.format(loader=SAMPLED.format("train_set", "    "), before="sampler.set_epoch(epoch)"),
         TRAINER.format(loader=SHUFFLED.format("texts"), before="pass").replace("DDP(", "print("),
     ],
@@ -317,6 +318,73 @@ def test_sampler_without_ranks_on_one_side_of_an_option(branches: str, option: s
 def test_sampler_without_ranks_for_one_rank_alone(option: str) -> None:
     source = FUNCTIONS.format(loader=BRANCHES.format(option=option), before="sampler.set_epoch(epoch)")
     assert [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")] == []
+
+
+NESTED = """if args.distributed:
+        if args.repeated:
+            sampler = RepeatedSampler(train_set, num_replicas=args.world, rank=args.rank)
+        else:
+            sampler = {inner}
+    else:
+        {outer}
+    loader = DataLoader(train_set, 8, sampler=sampler)  # HERE"""
+PLAIN = "sampler = torch.utils.data.RandomSampler(train_set)"
+WEIGHTED = """if args.weighted:
+            sampler = torch.utils.data.WeightedRandomSampler(args.weights, 10)
+        else:
+            sampler = torch.utils.data.RandomSampler(train_set)"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("outer", [PLAIN, WEIGHTED])
+def test_sampler_without_ranks_inside_of_the_side_for_several_ranks(outer: str) -> None:
+    """The innermost test between it and a sampler that knows ranks is not about ranks."""
+    nested = NESTED.format(inner="torch.utils.data.RandomSampler(train_set)", outer=outer)
+    source = FUNCTIONS.format(loader=nested, before="pass").replace(
+        "if args.distributed:\n        if", "if True:\n        if"
+    )
+    (fact,) = [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")]
+    assert (fact.rule, fact.details["option"]) == ("loader-unsharded", "args.repeated")
+
+
+@pytest.mark.right
+@pytest.mark.parametrize("outer", [PLAIN, WEIGHTED])
+def test_samplers_without_ranks_on_the_side_for_one_rank(outer: str) -> None:
+    nested = NESTED.format(inner="DistributedSampler(train_set)", outer=outer)
+    source = FUNCTIONS.format(loader=nested, before="pass")
+    assert [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")] == []
+
+
+AMONG_ALL = """
+def shuffle(x):
+    every = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, x)
+    return torch.cat(every).chunk(dist.get_world_size())[dist.get_rank()]
+"""
+
+
+@pytest.mark.wrong
+def test_own_part_of_what_was_gathered_from_all_ranks_is_no_share_of_a_batch() -> None:
+    loop = FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass")
+    source = AMONG_ALL + loop.replace("optimizer.zero_grad()", "x = shuffle(x)")
+    assert ("loader-unsharded", marked(source)) in rules_in_head(source)
+    parts = AMONG_ALL.replace("    dist.all_gather(every, x)\n", "").replace("torch.cat(every)", "x")
+    alone = parts + loop.replace("optimizer.zero_grad()", "x = shuffle(x)")
+    assert "loader-unsharded" not in [rule for rule, _ in rules_in_head(alone)]
+
+
+@pytest.mark.parametrize(
+    ("sample", "rule"), [("self.names[i]", "loader-unsharded"), ("self.names[0]", "loader-doubted")]
+)
+def test_samples_that_are_changed_at_random_are_those_of_their_indices(sample: str, rule: str) -> None:
+    """Ranks that draw by seeds of their own see the same samples, unless what is drawn takes the place of the index."""
+    source = FUNCTIONS.format(loader=SHUFFLED.format("train_set"), before="pass")
+    source = source.replace("return self.names[i]", f"return {sample} + torch.randn(2)")
+    source = source.replace(
+        "dist.init_process_group", "torch.manual_seed(args.rank)\n    dist.init_process_group"
+    )
+    (fact,) = [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")]
+    assert fact.rule == rule
 
 
 def test_data_that_are_not_followed_to_their_making_are_asked_about() -> None:

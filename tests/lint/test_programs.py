@@ -122,6 +122,21 @@ def test_script_that_turns_ranks_off_is_not_wrong() -> None:
     assert of(lint(text), "ENV019") == []
 
 
+@pytest.mark.wrong
+@pytest.mark.parametrize("option", ["args.distributed", "hparams.distributed_run", "cfg.use_ddp"])
+def test_setting_for_several_ranks_is_an_option_of_a_program_that_makes_no_group(option: str) -> None:
+    text = f"""
+    def main({option.partition(".")[0]}):
+        model = torch.nn.Linear(2, 2)
+        if {option}:
+            model = DDP(model)
+    if __name__ == "__main__":
+        main(argparse.ArgumentParser().parse_args())
+    """
+    (found,) = of(lint(text), "ENV019")
+    assert found.severity in ("error", "warning")
+
+
 def test_module_that_others_import_makes_no_group_of_its_own() -> None:
     assert of(lint("def wrap(model):\n    return DDP(model)\nmodel = wrap(build())\n"), "ENV019") == []
 

@@ -194,6 +194,9 @@ main()
         ALONE.format(wrap="pass", before="pass"),
         ALONE.format(wrap="DDP(model)", before="pass"),
         HELPERS.format(wrap="pass", before="pass"),
+        HELPERS.format(wrap="pass", before="dist.all_reduce(loss)"),
+        HELPERS.format(wrap="pass", before="dist.all_reduce(torch.tensor([1.0, float(loss)]))"),
+        HELPERS.format(wrap="pass", before="log(self.optimizer.param_groups[0]['lr'])"),
         HELPERS.format(
             wrap="model = model.cuda()", before="torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1)"
         ),
@@ -222,7 +225,11 @@ def test_nothing_reduces_gradients(source: str) -> None:
         .replace("Sampler", "Other"),
         ALONE.format(wrap="pass", before="pass").replace('dist.init_process_group("nccl")', "pass"),
         HELPERS.format(wrap="if args.cuda:\n        model = DDP(model)", before="pass"),
-        HELPERS.format(wrap="pass", before="dist.all_reduce(loss)"),
+        HELPERS.format(
+            wrap="pass", before="for t in self.model.state_dict().values():\n            dist.all_reduce(t)"
+        ),
+        HELPERS.format(wrap="pass", before="dist.all_reduce(self.flat)"),
+        HELPERS.format(wrap="pass", before="share(self.optimizer.param_groups[0])"),
     ],
 )
 def test_gradients_are_reduced_or_it_cannot_be_told(source: str) -> None:

@@ -8,6 +8,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import FSDP1
 
 EXACT = {
+    "torch.distributed.optim.ZeroRedundancyOptimizer": "optimizer",
     "torch.utils.data.DataLoader": "loader",
     "torch.utils.data.dataloader.DataLoader": "loader",
     "torch.utils.data.random_split": "split",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.source.resolve.calls import JOINS, MESHES
@@ -16,9 +17,11 @@ ALL_JOINS = JOINS | MESHES | {"deepspeed.init_distributed", "horovod.torch.init"
 """Functions by which a program becomes a rank, whichever library has them."""
 FRAMEWORKS = frozenset({"accelerate.Accelerator", "lightning.Fabric", "lightning.fabric.Fabric",
                         "lightning_fabric.Fabric", "accelerate.PartialState"})  # fmt: skip
-DISTRIBUTED = frozenset({"is_initialized", "distributed", "ddp", "is_distributed", "use_ddp", "use_distributed",
-                         "is_dist_avail_and_initialized", "is_dist_initialized", "is_torchelastic_launched",
-                         "is_dist", "is_ddp", "dist_enabled"})  # fmt: skip
+DISTRIBUTED = re.compile(
+    r"(?:(?:is|use|using|with|run|enable)_)?(?:distributed|ddp)(?:_(?:run|train|training|mode|enabled|launch))?"
+    r"|(?:is|use)_dist(?:_avail_and_initialized|_initialized)?|dist_(?:enabled|train|training|run)|is_initialized"
+    r"|is_torchelastic_launched"
+)
 """Names that say whether the job has several ranks."""
 
 DEEPEST = 4
@@ -136,7 +139,7 @@ class Programs:
         if self._files.dotted(call, scope) in ("torch.cuda.is_available", "torch.distributed.is_available"):
             return True  # the other side is for a machine to try it on
         last = (self._files.dotted(call, scope) or "").rpartition(".")[2].lower()
-        if last in DISTRIBUTED:
+        if DISTRIBUTED.fullmatch(last):
             return None if "initialized" in last and self._leaves_early(test, scope) else True
         if isinstance(test, ast.Call) and not test.args and not test.keywords:
             side = self._side_of_function(test, scope, depth)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from dataclasses import dataclass, field
 
 from ddpdoctor.source.resolve.flow import Binding, name_of
@@ -26,6 +27,8 @@ class Slice:
     """Names of variables, attributes and methods on the way, also of what is cut off."""
     complete: bool = True
     """Whether all was followed; a list that is filled elsewhere, for one, is not."""
+    unbound: set[str] = field(default_factory=set)
+    """Variables and attributes on the way that nothing is seen to bind."""
 
 
 def loss_of(backward: ast.Call) -> ast.expr | None:
@@ -110,9 +113,17 @@ class _Follower:
                 return
         owner = scope.find_class() if name.startswith("self.") else None
         every = self._kinds.files.objects.bases(owner) if owner is not None else ()
+        bound = False
         for method in [each for one in every for each in one.functions.values()]:
             for binding in self._kinds.flow(method).all_of(name) or ():
                 self._binding(name, binding, method, depth)
+                bound = True
+        if (
+            not bound
+            and not any(name in each.imports for each in scope.outwards())
+            and not hasattr(builtins, name)
+        ):
+            self._found.unbound.add(name)
 
     def _binding(self, name: str, binding: Binding, scope: Scope, depth: int) -> None:
         if binding.kind == "loop" and binding.value is not None and self._is_data(binding.value, scope):

@@ -18,6 +18,7 @@ from ddpdoctor.source.resolve.walking import (
     find_argument,
     find_calls,
     find_keyword,
+    name_last,
     names_in,
     own_nodes,
 )
@@ -205,6 +206,18 @@ def _find_given(node: ast.expr, scope: Scope, within: set[ast.Call], kinds: Kind
     return tuple(dict.fromkeys(found))
 
 
+def may_be_wrapped(loop: TrainingLoop, kinds: Kinds) -> bool:
+    """Whether a model of a loop is wrapped, if only on one side of a test: in the runs that have several ranks."""
+    if loop.wrapped:
+        return True
+    found = [kinds.find(call.func, scope) for call, scope in loop.calls if isinstance(call.func, HOLDERS)]
+    return any(
+        any(each.kind == "wrapped" for each in values)
+        and all(each.kind in (*MODELS, "unknown") for each in values)
+        for values in found
+    )
+
+
 def loaders_of(node: ast.expr, scope: Scope, kinds: Kinds) -> tuple[Value, ...]:
     """Return the loaders that a loop may go through, where it can go through nothing else."""
     found = tuple(each for each in kinds.find(node, scope) if each.kind != "none")
@@ -269,14 +282,16 @@ def _has_rounds(loop: ast.stmt) -> bool:
 def skips_by_rank(loop: TrainingLoop, kinds: Kinds) -> bool:
     """Whether a loop takes its own share of the batches, by a remainder, a slice or a test on the rank.
 
-    Also in functions that it gives something that it has of a batch.
+    Also in functions that it gives something that it has of a batch; what a function gathers from all ranks is theirs
+    together, and the own part of that no share of a batch.
     """
-    called = {kinds.files.function(call.func, home) for call, home in loop.calls}
+    homes = {home: _gathers(home, kinds) for _, home in loop.calls}
+    called = {kinds.files.function(call.func, home) for call, home in loop.calls if not homes[home]}
     bodies = [loop.node.body, *(getattr(each.node, "body", []) for each in called if each is not None)]
     for node in (inner for body in bodies for each in body for inner in ast.walk(each)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             chosen: ast.AST = node.right
-        elif isinstance(node, ast.Subscript):
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             chosen = node.slice
         elif isinstance(node, ast.If) and any(isinstance(each, ast.Continue) for each in node.body):
             chosen = node.test
@@ -291,6 +306,16 @@ def skips_by_rank(loop: TrainingLoop, kinds: Kinds) -> bool:
         if any(map(about_shards, names_in(chosen))):
             return True
     return False
+
+
+def _gathers(function: Scope, kinds: Kinds) -> bool:
+    """Whether a function gathers from all ranks, by itself or by one of the files that it calls."""
+    inner = (kinds.files.function(call.func, function) for call in find_calls(function))
+    return any(
+        "gather" in name_last(call.func)
+        for scope in (function, *(each for each in inner if each is not None))
+        for call in find_calls(scope)
+    )
 
 
 def about_shards(name: str) -> bool:

@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_calls, names_in
+from ddpdoctor.source.resolve.walking import find_calls, is_spelled_out, name_last, names_in
 from ddpdoctor.source.training.graphs import slice_of
 
 REDUCES = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather", "broadcast",
@@ -131,6 +132,40 @@ def reduces_by_hand(scope: Scope, kinds: Kinds) -> bool:
     return kinds.programs.any_file(scope.module, _reduces_in, kinds)
 
 
+def carries_no_gradients(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    """Whether what a collective gets is followed to its making, and is neither gradients nor parameters.
+
+    Not where a function gets it from callers that are not seen, such as that of a hook; one that nothing names is
+    called by nothing.
+    """
+    row = COLLECTIVES.get(name_last(call.func))
+    if row is None or row.given is None or not is_spelled_out(call) or len(call.args) <= row.given:
+        return False
+    found = slice_of(call.args[row.given], scope, kinds)
+    unseen = any(
+        name in each.parameters and not kinds.callers(each) and _is_named(each, kinds)
+        for name, each in found.names
+    )
+    return (
+        found.complete
+        and not (unseen or found.unbound)
+        and "state_dict" not in found.words
+        and not _speaks_of_gradients(found.words)
+    )
+
+
+def _is_named(function: Scope, kinds: Kinds) -> bool:
+    """Whether anything may call a function: a program names it somewhere, or it is a method."""
+    if function.find_class() is not None:
+        return True
+    return any(
+        (isinstance(each, ast.Name) and each.id == function.name)
+        or (isinstance(each, ast.Attribute) and each.attr == function.name)
+        for member in kinds.programs.members(function.module)
+        for each in ast.walk(member.node)
+    )
+
+
 def _reduces_in(member: Scope, kinds: Kinds) -> bool:
     for call, home, name in kinds.programs.list_calls(member):
         last = name.rpartition(".")[2] or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
@@ -142,9 +177,14 @@ def _reduces_in(member: Scope, kinds: Kinds) -> bool:
         for each in (*call.args, *(keyword.value for keyword in call.keywords)):
             words |= slice_of(each, home, kinds).words
         # A variable of that name is a data set, more often than not.
-        if any(isinstance(each, ast.Attribute) and each.attr == "data" for each in ast.walk(call)) or any(
-            not NOT_GRADIENTS.search(word) and not OF_MODELS.isdisjoint(word.lower().split("_"))
-            for word in words
-        ):
+        if any(
+            isinstance(each, ast.Attribute) and each.attr == "data" for each in ast.walk(call)
+        ) or _speaks_of_gradients(words):
             return True
     return False
+
+
+def _speaks_of_gradients(words: set[str]) -> bool:
+    return any(
+        not NOT_GRADIENTS.search(word) and not OF_MODELS.isdisjoint(word.lower().split("_")) for word in words
+    )

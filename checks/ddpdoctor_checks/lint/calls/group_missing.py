@@ -15,7 +15,7 @@ from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.objects import WRAPPERS
-from ddpdoctor.source.resolve.programs import ALL_JOINS, FRAMEWORKS
+from ddpdoctor.source.resolve.programs import ALL_JOINS, DISTRIBUTED, FRAMEWORKS
 from ddpdoctor.source.resolve.traces import Guard, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_main_guard, is_spelled_out
 from ddpdoctor.source.sameness.apart import Ways
@@ -144,7 +144,7 @@ def _is_taken(guard: Guard, kinds: Kinds) -> bool:
     if kinds.programs.side(guard.test, guard.scope) != guard.positive:
         return False
     if isinstance(test, (ast.Name, ast.Attribute)):
-        return _is_made_by_program(test, guard, kinds)
+        return _is_made_by_program(test, guard, kinds) or _is_left_to_user(test, guard, kinds)
     return "os.environ" in ast.unparse(test) or (
         isinstance(test, ast.Compare) and _is_option_of_launcher(test.left)
     )
@@ -157,8 +157,26 @@ def _is_option_of_launcher(node: ast.expr) -> bool:
 
 def _is_made_by_program(setting: ast.expr, guard: Guard, kinds: Kinds) -> bool:
     """Whether the program assigns to a variable or an option of that name something that is no constant, or True."""
+    return any(
+        not isinstance(each, ast.Constant) or each.value is True
+        for each in _list_assigned(setting, guard, kinds)
+    )
+
+
+def _is_left_to_user(setting: ast.expr, guard: Guard, kinds: Kinds) -> bool:
+    """Whether a setting for several ranks is an option of the program, which it does not switch off by itself."""
     name = ast.unparse(setting).rpartition(".")[2]
-    values = [
+    return (
+        isinstance(setting, ast.Attribute)
+        and DISTRIBUTED.fullmatch(name.lower()) is not None
+        and not _list_assigned(setting, guard, kinds)
+    )
+
+
+def _list_assigned(setting: ast.expr, guard: Guard, kinds: Kinds) -> list[ast.expr]:
+    """Return what a program assigns to variables and options of the name of a setting."""
+    name = ast.unparse(setting).rpartition(".")[2]
+    return [
         node.value
         for member in kinds.programs.members(guard.scope.module)
         for node in ast.walk(member.node)
@@ -168,7 +186,6 @@ def _is_made_by_program(setting: ast.expr, guard: Guard, kinds: Kinds) -> bool:
             for each in node.targets
         )
     ]
-    return any(not isinstance(each, ast.Constant) or each.value is True for each in values)
 
 
 def _needs_group(step: Step, kinds: Kinds) -> bool:

@@ -24,6 +24,7 @@ from ddpdoctor.source.training.train_loops import (
     batches_of,
     is_seeded_apart,
     list_inner_samplers,
+    may_be_wrapped,
     note_loader,
     skips_by_rank,
     speaks_of,
@@ -71,7 +72,7 @@ def find_unsharded(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
     for loop in training_loops(kinds):
-        if not loop.wrapped or skips_by_rank(loop, kinds):
+        if not may_be_wrapped(loop, kinds) or skips_by_rank(loop, kinds):
             continue
         loaders = batches_of(loop, kinds)
         options = [_find_option(each, kinds) for each in loaders]
@@ -118,8 +119,13 @@ def _find_option(loader: Value, kinds: Kinds) -> str | None:
         plain = [each for each in found if _is_plain(each, kinds)]
         others = [each for each in found if not _is_plain(each, kinds)]
         if others:
-            test = next((_find_test(each, others, kinds) for each in plain if each.kind == "sampler"), None)
-            if test is None or DISTRIBUTES.search(test):  # the other side is for one rank
+            if any(not isinstance(each.made, ast.Call) for each in others):
+                return None
+            others = [each for each in others if not _may_be_plain(each)] or others
+            tests = [_find_test(each, others, kinds) for each in plain if each.kind == "sampler"]
+            # where it is about ranks, the plain one's side is for one
+            test = next((each for each in tests if each is not None and not DISTRIBUTES.search(each)), None)
+            if test is None:
                 return None
             option = test
     return option
@@ -136,6 +142,13 @@ def _is_plain(sampler: Value, kinds: Kinds) -> bool:
     if speaks_of(sampler.call, about_shards, sampler.scope, kinds) or _takes_sampler(sampler, kinds):
         return False
     return all(_knows_no_ranks(each, kinds) for each in kinds.files.objects.bases(sampler.owner))
+
+
+def _may_be_plain(sampler: Value) -> bool:
+    """Whether nothing shows that a sampler knows ranks, as its name or its arguments would."""
+    if sampler.name.startswith("torch.utils.data."):
+        return "Distributed" not in sampler.name
+    return sampler.owner is None and not any(map(about_shards, (sampler.name, *names_in(sampler.call))))
 
 
 def _takes_sampler(sampler: Value, kinds: Kinds) -> bool:
@@ -170,8 +183,8 @@ def _knows_no_ranks(owner: Scope, kinds: Kinds) -> bool:
 
 
 def _find_test(plain: Value, others: Sequence[Value], kinds: Kinds) -> str | None:
-    """Return the test that parts one sampler from all others, which are made in the same function."""
-    if plain.scope is None or any(each.kind != "sampler" or each.scope is not plain.scope for each in others):
+    """Return the innermost test that parts one sampler from another, made in the same function, or None."""
+    if plain.scope is None or any(each.scope is not plain.scope for each in others):
         return None
     made = [plain.call, *(each.call for each in others)]
     for node in own_nodes(plain.scope.node):
@@ -180,14 +193,12 @@ def _find_test(plain: Value, others: Sequence[Value], kinds: Kinds) -> str | Non
     flow = kinds.flow(plain.scope)
     own = flow.spot(plain.call)
     spots = [flow.spot(each.call) for each in others]
-    if own is None or None in spots:
+    if own is None or not all(each is not None and own.excludes(each) for each in spots):
         return None
-    parts = {number for number, side in own.blocks for each in spots
-             if each is not None and dict(each.blocks).get(number, side) != side}  # fmt: skip
-    if len(parts) != 1 or not all(each is not None and own.excludes(each) for each in spots):
-        return None
+    parting = [number for number, side in own.blocks
+               if any(each is not None and dict(each.blocks).get(number, side) != side for each in spots)]  # fmt: skip
     statements = {spot.number: statement for statement, spot in flow.statements}
-    statement = statements.get(parts.pop())
+    statement = statements.get(parting[-1]) if parting else None
     if not isinstance(statement, ast.If) or isinstance(statement.test, ast.Constant):
         return None
     return ast.unparse(statement.test)
@@ -228,9 +239,16 @@ def is_the_same(data: Value, kinds: Kinds) -> bool:
     maker, getter = (data.owner.functions.get(name) for name in ("__init__", "__getitem__"))
     if maker is not None and not RANDOM.isdisjoint(_names_of_draws(maker.node)):
         return False
-    # what is drawn for each sample differs where ranks are seeded by their number
-    draws = getter is not None and not RANDOM.isdisjoint(names_in(getter.node))
+    # what is drawn in the place of the sample of an index differs where ranks are seeded by their number
+    draws = getter is not None and not RANDOM.isdisjoint(names_in(getter.node)) and not _takes_index(getter)
     return not (draws and is_seeded_apart(data.scope.module, kinds))
+
+
+def _takes_index(getter: Scope) -> bool:
+    """Whether a ``__getitem__`` does anything with the index that it is given."""
+    arguments = getattr(getter.node, "args", None)
+    index = arguments.args[1].arg if isinstance(arguments, ast.arguments) and len(arguments.args) > 1 else ""
+    return any(isinstance(each, ast.Name) and each.id == index for each in ast.walk(getter.node))
 
 
 def _names_of_draws(node: ast.AST) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
@@ -24,11 +23,10 @@ from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 BY_CURRENT = frozenset({"barrier", *(row.name for row in COLLECTIVES.values() if row.objects)})
 """Collectives that take the current device, whatever they are given."""
 
-
-SETTING = re.compile(
-    r"set_device|device_id\b|cuda\.device\(|set_default_device|set_default_tensor_type|Accelerator\("
+SETTING = frozenset(
+    {"set_device", "set_device_index", "set_default_device", "set_default_tensor_type", "Accelerator"}
 )
-"""What sets the device of a rank."""
+"""Last names of what sets the device of a rank, in whichever package."""
 DEEPEST = 4
 """Variables that are followed into one another to a device."""
 
@@ -53,7 +51,7 @@ def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFac
         return
     members = kinds_of(files).programs.members(trace.start.module)
     text = "\n".join(line for each in members for line in each.script.lines)
-    if "nccl" not in text or "cuda" not in text or SETTING.search(text):
+    if "nccl" not in text or "cuda" not in text or any(_sets_device(each, files) for each in members):
         return
     if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return
@@ -63,6 +61,16 @@ def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFac
             yield ways.tell("device-shared", step, function=ast.unparse(step.call.func).rpartition(".")[2])
             return
     yield SourceFact("device-doubted", joins[0].scope.place(joins[0].node))
+
+
+def _sets_device(member: Scope, files: Files) -> bool:
+    """Whether a file calls what may set the device of a rank; a function of the files is read by itself."""
+    return any(
+        name == "torch.cuda.device"
+        or (name.rpartition(".")[2] in SETTING and files.function(call.func, scope) is None)
+        or (name in JOINS and find_keyword(call, "device_id") is not None)
+        for call, scope, name in kinds_of(files).programs.list_calls(member)
+    )
 
 
 def _find_sure(trace: Trace, files: Files) -> Iterator[SourceFact]:

@@ -13,16 +13,16 @@ from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.programs import ALL_JOINS
-from ddpdoctor.source.resolve.walking import names_in
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.training.train_loops import is_step, training_loops
-from ddpdoctor.source.training.wraps import reduces_by_hand, wraps_of
+from ddpdoctor.source.training.wraps import carries_no_gradients, reduces_by_hand, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 QUIET = frozenset({"init_process_group", "destroy_process_group", "get_rank", "get_world_size", "barrier",
                    "is_initialized", "is_available", "is_nccl_available", "is_gloo_available", "get_backend",
                    "is_torchelastic_launched", "get_node_local_rank", "monitored_barrier",
-                   "get_default_backend_for_device", "new_group"})  # fmt: skip
-"""Functions of torch.distributed that reduce nothing."""
+                   "get_default_backend_for_device", "new_group", "ZeroRedundancyOptimizer"})  # fmt: skip
+"""Functions of torch.distributed that reduce no gradients."""
 MANAGERS = ("distributeddataparallel", "ddp", "fsdp", "fully", "sharded", "deepspeed", "horovod", "apex", "accelerate",
             "lightning", "fabric", "fairscale", "megatron", "parallelize", "replicate", "distribute_",
             "tensor.parallel", "ignite", "composer", "colossal", "averaging", "averager", "rpc", "pipelin",
@@ -32,6 +32,12 @@ OF_GRADIENTS = frozenset(
     {"grad", "grads", "gradients", "parameters", "named_parameters", "param_groups", "params"}
 )
 """Names by which a model's gradients or parameters are given."""
+SCHEDULES = ("scheduler", "warmup")
+"""Parts of the names of what sets the learning rate of an optimizer."""
+ALONE = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
+"""What trains a model over the devices of one process."""
+SETTINGS = frozenset({"lr", "weight_decay", "momentum", "betas", "dtype", "device", "shape", "requires_grad"})
+"""What is asked of parameters, or of their groups, that is none."""
 
 
 @lint_rule("unwrapped", reads="files")
@@ -57,7 +63,7 @@ def find_unwrapped(files: Files) -> Iterator[SourceFact]:
             continue
         thrown = _find_thrown_away(kinds.programs.members(module), kinds)
         if any(
-            not _is_harmless(call, home, name, kinds, thrown)
+            not _is_harmless(call, home, name, kinds, thrown, values.values())
             for call, home, name in kinds.programs.calls(module)
         ):
             continue
@@ -105,9 +111,14 @@ def _imports_in_vain(module: Scope, kinds: Kinds) -> bool:
 
 
 def _is_harmless(
-    call: ast.Call, scope: Scope, name: str, kinds: Kinds, thrown: Iterable[tuple[ast.Call, Scope]]
+    call: ast.Call,
+    scope: Scope,
+    name: str,
+    kinds: Kinds,
+    thrown: Iterable[tuple[ast.Call, Scope]],
+    models: Iterable[Value],
 ) -> bool:
-    """Whether a call can have no part in making gradients or parameters equal."""
+    """Whether a call can have no part in making gradients or parameters of models equal."""
     if any(call is each for each, _ in thrown):
         return True
     if kinds.files.function(call.func, scope) is not None:
@@ -117,22 +128,45 @@ def _is_harmless(
     if method.startswith("register_") and "hook" in method:
         return all(kinds.files.function(each, scope) is not None for each in call.args)
     if name.startswith("torch.distributed."):
-        return last in QUIET
-    if any(word in name.lower() for word in MANAGERS):
+        return last in QUIET or carries_no_gradients(call, scope, kinds)
+    wrap = next((each for each in wraps_of(kinds) if each.value.call is call), None)
+    if wrap is not None:
+        return all(each.made is not None for each in wrap.value.inner) and not any(map(wrap.holds, models))
+    if any(word in name.lower() for word in MANAGERS) and name not in ALONE:
         return False
     if name.split(".")[0] in KNOWN_ROOTS:
         return True
     given = [*call.args, *(each.value for each in call.keywords)]
     if kinds.files.find_class(call.func, scope) is not None or not given:
         return True
+    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Constant):
+        return True  # a method of a text
+    if any(word in name.lower() for word in SCHEDULES):
+        return True
     if isinstance(call.func, ast.Attribute) and any(
         each.kind in ("model", "optimizer", "loss", "scaler", "scheduler")
         for each in kinds.find(call.func.value, scope)
     ):
         return True
-    if any(not OF_GRADIENTS.isdisjoint(names_in(each)) for each in given):
+    if any(not OF_GRADIENTS.isdisjoint(_list_names(each)) for each in given):
         return False  # a function that was not given may reduce them
     return not any(each.kind in ("model", "optimizer") for node in given for each in kinds.find(node, scope))
+
+
+def _list_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names in an expression, but of what is only a setting: a learning rate, a dtype, a device."""
+    if isinstance(node, ast.Attribute) and node.attr in SETTINGS:
+        return
+    if (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and node.slice.value in SETTINGS
+    ):
+        return
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        yield node.id if isinstance(node, ast.Name) else node.attr
+    for child in ast.iter_child_nodes(node):
+        yield from _list_names(child)
 
 
 def _imports_managers(module: Scope, kinds: Kinds, wraps: bool) -> bool:
