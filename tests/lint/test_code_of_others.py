@@ -365,6 +365,33 @@ def test_loads_of_what_holds_tensors_of_a_gpu(path: str, owner: str, codes: list
     assert [each.code for each in of(lint(text), "CKP003")] == codes
 
 
+@pytest.mark.parametrize(
+    ("saved", "key", "codes"),
+    [
+        ("{'ema': net.state_dict(), 'step': 3}", "ema", ["CKP003"]),
+        ("dict(net=net.state_dict(), step=3)", "step", ["CKP003"]),
+        ("{'model': net.state_dict()}", "model", []),  # anybody's key
+        ("{'epoch': 1, 'step': 3}", "step", []),  # no tensors
+        ("{'ema': net.state_dict()}", "teacher", []),
+    ],
+)
+def test_loads_of_what_the_program_saves_by_its_keys(saved: str, key: str, codes: list[str]) -> None:
+    text = f"""
+    def main(args):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        net = Net().cuda()
+        found = torch.load(args.pretrained)
+        start = found["{key}"]
+        if dist.get_rank() == 0:
+            state = {saved}
+            torch.save(state, args.out)
+        dist.destroy_process_group()
+    main(parse())
+    """
+    assert [each.code for each in of(lint(text), "CKP003")] == codes
+
+
 PLAIN = """
 def make(args, data):
     if {test}:

@@ -237,6 +237,17 @@ def test_loop_that_trains_the_model_inside_of_the_wrapper() -> None:
     assert found.severity in ("error", "warning")
 
 
+def test_loop_that_trains_the_model_inside_of_a_wrapper_made_under_a_test() -> None:
+    """Whatever else the variable may be has no ``module``."""
+    wrapped = LOOP.replace(
+        "model = DDP(build(args))", "model = build(args)\n    if args.many:\n        model = DDP(model)"
+    )
+    assert wrapped != LOOP
+    (found,) = of(lint(wrapped.format(step="out = model.module(x)", before="pass")), "DDP005")
+    assert found.severity == "warning"
+    assert of(lint(wrapped.format(step="out = model(x)", before="pass")), "DDP005") == []
+
+
 @pytest.mark.parametrize(
     "step",
     [

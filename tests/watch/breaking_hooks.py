@@ -24,7 +24,7 @@ ABORTED = "terminate called without an active exception"
 EDGES = frozenset(
     """
     calls.decorators:_Counting.__enter__ calls.decorators:_Counting.__exit__ calls.decorators:_Counting.__init__
-    calls.decorators:_Seeing.__enter__ calls.decorators:_Seeing.__init__
+    calls.decorators:_Seeing.__enter__ calls.decorators:_Seeing.__exit__ calls.decorators:_Seeing.__init__
     calls.decorators:_note_end calls.ring:begin calls.ring:end calls.works:_Asking.__get__ calls.works:_note_returned core.journal:_write
     core.journal:trouble core.journal:failed core.wrapping:guard core.wrapping:guarded finder:_Finder.find_spec finder:_patch interpreter.hooks:_note_child
     models.joins:Told.__get__ models.running:_Asked.__get__ training.loaders:_Epoch.take training.steps:after_step

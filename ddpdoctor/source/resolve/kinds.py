@@ -163,7 +163,9 @@ class Kinds:
             ways = [node.body] * (side is not False) + [node.orelse] * (side is not True)
             return [value for way in ways for value in self.find(way, scope, index)]
         if isinstance(node, ast.Attribute) and node.attr == "module":
-            below = [value for each in self.find(node.value, scope) for value in (each.inner or (UNKNOWN,))]
+            owners = self.find(node.value, scope)
+            owners = [each for each in owners if each.inner] or owners  # no other has that attribute
+            below = [value for each in owners for value in (each.inner or (UNKNOWN,))]
             if below != [UNKNOWN]:
                 return below
         if name_of(node) is not None:

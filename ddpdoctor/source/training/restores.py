@@ -5,19 +5,25 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
-from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, find_keyword, name_last, own_nodes
 
 DEEPEST = 3
 """Functions over which what is loaded is followed."""
 RESTORES = frozenset({"load_state_dict", "set_state_dict", "restore_state_dict"})
 OF_NUMBERS = re.compile(r"sampler|sched|loader|dataset|meter|timer|stopp", re.IGNORECASE)
 """Names of what has a state without tensors: places in the data, numbers of steps, rates."""
+GENERIC = frozenset({"state_dict", "model", "module", "weights", "params", "net", "model_state_dict"})
+"""Keys under which anybody keeps the weights of a model."""
+OF_TENSORS = re.compile(r"state_dict|model|net|optim|ema|weight|param|embed", re.IGNORECASE)
+"""Names of what has tensors, in a table that is saved."""
 GIVES = frozenset({"update", "append", "extend", "setdefault"})
 """Methods of tables and lists that put something into them."""
+_SAVED: WeakKeyDictionary[Kinds, frozenset[str]] = WeakKeyDictionary()
 
 
 def is_restored(load: ast.Call, scope: Scope, kinds: Kinds) -> bool:
@@ -29,6 +35,59 @@ def is_restored(load: ast.Call, scope: Scope, kinds: Kinds) -> bool:
         kinds: what knows callers.
     """
     return _is_used(load, scope, kinds, 0)
+
+
+def is_of_program(load: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a program asks what it loads for a key that a ``torch.save`` of its files writes, and few others do.
+
+    Args:
+        load: the call.
+        scope: where it stands.
+        kinds: what knows the files.
+    """
+    names = _find_made(load, scope)
+    asked = {key for node in own_nodes(scope.node) for key in _list_asked(node, load, names)} - GENERIC
+    return bool(asked) and not asked.isdisjoint(_list_saved(kinds))
+
+
+def _list_asked(node: ast.AST, load: ast.Call, names: set[str]) -> Iterator[str]:
+    """Yield the keys by which an expression reads, or asks for, a part of what is loaded."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        pairs = [(node.value, node.slice)]
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In):
+        pairs = [(node.comparators[0], node.left)]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+        pairs = [(node.func.value, each) for each in node.args[:1]]
+    for table, key in pairs:
+        loaded = table is load or (isinstance(table, ast.Name) and table.id in names)
+        if loaded and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield key.value
+
+
+def _list_saved(kinds: Kinds) -> frozenset[str]:
+    """Return the keys of the tables that ``torch.save`` writes, in any of the files."""
+    if kinds not in _SAVED:
+        _SAVED[kinds] = frozenset(
+            key
+            for module in kinds.files.modules
+            for call, scope, name in kinds.programs.list_calls(module)
+            if name == "torch.save" and (saved := find_keyword(call, "obj", 0)) is not None
+            for key in _list_keys(saved, scope)
+        )
+    return _SAVED[kinds]
+
+
+def _list_keys(saved: ast.expr, scope: Scope) -> Iterator[str]:
+    """Yield the keys of a table with tensors that is spelled out, there or where its variable is made."""
+    found = scope.lookup(saved.id) if isinstance(saved, ast.Name) else None
+    for each in found[1] if found is not None else [saved]:
+        if OF_TENSORS.search(ast.unparse(each)) is None:
+            continue
+        if isinstance(each, ast.Dict):
+            yield from (str(key.value) for key in each.keys if isinstance(key, ast.Constant))
+        elif isinstance(each, ast.Call) and name_last(each.func) == "dict":
+            yield from (keyword.arg for keyword in each.keywords if keyword.arg is not None)
 
 
 def _is_used(source: ast.expr | str, scope: Scope, kinds: Kinds, depth: int) -> bool:

@@ -15,7 +15,7 @@ from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor.source.training.cuda import hides_others, saves_from_cpu, uses_gpu
-from ddpdoctor.source.training.restores import is_restored
+from ddpdoctor.source.training.restores import is_of_program, is_restored
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 
@@ -30,8 +30,9 @@ CHOSEN = 3
 def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where each rank loads a checkpoint onto the device from which it was saved (``load-unmapped``).
 
-    Only what is given to ``load_state_dict``, in programs that use GPUs. Where it is not seen what becomes of it, the
-    program moves to the CPU what it saves, or others may have published the file, that is asked (``load-doubted``).
+    Only what is given to ``load_state_dict``, or has keys that a ``torch.save`` of the files writes (own), in programs
+    that use GPUs. Where it is not seen what becomes of it, the program moves to the CPU what it saves, or others may
+    have published the file, that is asked (``load-doubted``).
     """
     if not trace.has_peers or not uses_gpu(trace, files):
         return
@@ -49,10 +50,12 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
             continue
         tests = [ast.unparse(each.test) for each in step.guards if each.kind == "if"]
         words = " ".join([ways.spell(path, step), *_list_texts(path, step.scope, 0), *tests])
-        restored, published = is_restored(call, step.scope, kinds), PUBLISHED.search(words)
+        own = is_of_program(call, step.scope, kinds)
+        restored = own or is_restored(call, step.scope, kinds)
+        published = not own and PUBLISHED.search(words)
         sure = restored and not published and not from_cpu
         if restored or not published:
-            yield ways.tell("load-unmapped" if sure else "load-doubted", step)
+            yield ways.tell("load-unmapped" if sure else "load-doubted", step, own="yes" if own else "")
 
 
 def _list_texts(path: ast.expr, scope: Scope, depth: int) -> Iterator[str]:
@@ -84,7 +87,12 @@ def tell_load_unmapped(evidence: Evidence) -> Iterable[Finding]:
                     'torch.load(path, map_location="cpu")',
                 ),
             ),
-            why="the program uses GPUs, and what is loaded goes to load_state_dict",
+            why="the program uses GPUs, and "
+            + (
+                "what is loaded has keys that its own torch.save writes"
+                if fact.details["own"]
+                else "what is loaded goes to load_state_dict"
+            ),
             severity="warning",
         )
     for fact in facts_of(evidence, "load-doubted"):

@@ -95,7 +95,9 @@ def _wrapper_of(forward: Forward, kinds: Kinds) -> object:
     func, scope = _read_property(_read_name(forward.call.func, forward.scope), forward.scope)
     if not isinstance(func, ast.Attribute) or func.attr != "module":
         return None
-    found = kinds.all_of(func.value, scope, "wrapped")
+    found = [
+        each for each in kinds.find(func.value, scope) if each.kind == "wrapped"
+    ]  # no other has a module
     return found[0].identity if len(found) == 1 else None
 
 
