@@ -55,6 +55,14 @@ def stays(text: str) -> bool:
         program(before="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"),
         program(before="touch(model, device)"),
         program(after="bare.to('cpu')"),
+        program(before="model.to(memory_format=torch.channels_last)"),
+        program(before="model = model.to(torch.bfloat16)"),
+        program("globals()[args.arch]()"),
+        program("eval(args.arch)()"),
+        program("torchvision.models.__dict__[args.arch]()"),
+        program(before="model, _ = amp.initialize(model, opt)").replace(
+            "import timm", "from apex import amp\nimport timm"
+        ),
     ],
 )
 def test_model_that_nothing_moves(text: str) -> None:
@@ -74,6 +82,7 @@ def test_model_that_nothing_moves(text: str) -> None:
         program(before="other = model\n    other.cuda()"),
         program(before="torch.set_default_device(device)"),
         program(before="model = studio.prepare(model)"),
+        program(before="model.to(device, memory_format=torch.channels_last)"),
     ],
 )
 def test_model_that_is_moved(text: str) -> None:
@@ -82,7 +91,16 @@ def test_model_that_is_moved(text: str) -> None:
 
 
 @pytest.mark.right
-@pytest.mark.parametrize("text", [program("studio.build()"), program(before="studio.show(model)")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        program("studio.build()"),
+        program(before="studio.show(model)"),
+        program("studio.models[args.arch]()"),  # a package that was not read
+        program("eval(args.arch)()", inside="net.cuda()"),  # which may be the one that is chosen
+        program("eval(args.arch)()").replace("Linear(8, 1)", "Linear(8, 1, device=place)"),
+    ],
+)
 def test_what_may_move_it_is_asked_about(text: str) -> None:
     assert not stays(text)
     assert ["DDP016" for each in ask(text) if each.code == "DDP016"] == ["DDP016"]
@@ -108,3 +126,45 @@ def test_a_model_that_the_caller_of_a_caller_has_moved() -> None:
     kept = wrap + solver + use.format(".train()")
     assert not stays(kept)  # the class that keeps it may move it
     assert [each.code for each in ask(kept)] == ["DDP016"]
+
+
+BRANCHED = """
+import unread
+# whoever comes after the line `torch.cuda.set_device(rank)` has a device of its own
+def main(args):
+    unread.configure(args)
+    dist.init_process_group("nccl", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+    {set}
+    model = torch.nn.Linear(2, 2)
+    if args.half:
+        model = model.half()
+        {one}
+    else:
+        {other}
+    model = DDP(model)
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main(argparse.ArgumentParser().parse_args())
+"""
+
+
+@pytest.mark.wrong
+def test_model_that_each_side_of_a_test_moves_to_the_first_gpu() -> None:
+    text = BRANCHED.format(set="pass", one="model.cuda()", other="model.cuda()")
+    (found,) = [each for each in (*ask(text), *lint(text)) if each.code == "BKD009"]
+    assert (found.code, found.severity) == ("BKD009", "warning")
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("made", "one", "other", "asked"),
+    [
+        ("torch.cuda.set_device(int(os.environ['LOCAL_RANK']))", "model.cuda()", "model.cuda()", False),
+        ("pass", "model.cuda()", "model.cuda(args.gpu)", True),
+        ("pass", "model.cuda(args.gpu)", "model.cuda(args.gpu)", True),
+    ],
+)
+def test_model_that_a_side_moves_to_a_gpu_of_its_own(made: str, one: str, other: str, asked: bool) -> None:
+    text = BRANCHED.format(set=made, one=one, other=other)
+    assert not [each for each in lint(text) if each.code == "BKD009"]
+    assert [each.code for each in ask(text) if each.code == "BKD009"] == ["BKD009"] * asked

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 
 from ddpdoctor.source.resolve.flow import Spot, name_of
 from ddpdoctor.source.resolve.kinds import COPIES, Kinds
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import PASSED
 from ddpdoctor.source.resolve.values import Value
@@ -24,11 +26,17 @@ STAY = frozenset({"apply", "bfloat16", "buffers", "children", "double", "eval", 
                   "modules", "named_buffers", "named_children", "named_modules", "named_parameters", "parameters",
                   "_load_from_state_dict", "register_buffer", "requires_grad_", "share_memory",
                   "state_dict", "train", "type", "zero_grad",
-                  "add_module", "register_forward_hook", "set_grad_checkpointing", "no_weight_decay"})  # fmt: skip
+                  "add_module", "register_forward_hook", "set_grad_checkpointing", "no_weight_decay",
+                  "no_weight_decay_keywords", "flops"})  # fmt: skip
 """Methods of modules that leave them where they are."""
-MOVING = re.compile(rf"\.(?:{'|'.join(MOVES)})\(")
 ELSEWHERE = re.compile(r"\.(?:to|cuda|xpu|npu|to_empty)\(|device|cuda|gpu", re.IGNORECASE)
 """What a maker of models says that may put them onto a device."""
+OF_DTYPES = re.compile(r"^torch\.(?:b?float\d*|half|double)$|dtype$")
+"""Expressions that name a type of numbers."""
+OF_MODELS = re.compile(rf"(?:model|net|coder|backbone|\bself)\w*\.(?:{'|'.join(MOVES)})\(", re.IGNORECASE)
+"""A line that moves what is named like a model."""
+APEX_AMP = "apex.amp.initialize"
+"""Gives back the model that it is given, and leaves it where it is."""
 DEFAULTS = re.compile(
     r"set_default_device|set_default_tensor_type|with torch\.device\(|device_map|init_empty_weights|deepspeed"
 )
@@ -68,6 +76,23 @@ def follow_moves(wrap: Wrap, kinds: Kinds) -> int:
     return max(made, _judge_name(name, scope, kinds, 0, call), _judge_callers(name, scope, kinds))
 
 
+def is_move(call: ast.Call) -> bool:
+    """Whether a call moves a module to a device: ``model.to(memory_format=…)`` and ``model.to(dtype)`` do not."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in MOVES:
+        return False
+    kinds_only = all(each.arg in ("dtype", "memory_format", "non_blocking") for each in call.keywords)
+    return not (
+        call.func.attr == "to"
+        and (call.args or call.keywords)
+        and kinds_only
+        and all(OF_DTYPES.search(ast.unparse(each)) for each in call.args)
+    )
+
+
+def _has_move(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Call) and is_move(each) for each in ast.walk(node))
+
+
 def _is_set_moved(name: str, scope: Scope) -> bool:
     """Whether a method of the class sets the attribute to what is moved: ``self.net, self.lr = net.to(device), lr``."""
     owner = scope.find_class()
@@ -76,7 +101,7 @@ def _is_set_moved(name: str, scope: Scope) -> bool:
         and any(
             name_of(each) == name for target in node.targets for each in getattr(target, "elts", [target])
         )
-        and MOVING.search(ast.unparse(node.value)) is not None
+        and _has_move(node.value)
         for method in (owner.functions.values() if owner is not None else ())
         for node in own_nodes(method.node)
     )
@@ -100,7 +125,39 @@ def _judge_maker(value: Value, kinds: Kinds) -> int:
     first = value.owner.functions.get("__init__") if value.owner is not None else None
     if first is not None and ELSEWHERE.search(ast.unparse(first.node)):
         return UNSURE
+    if value.name == APEX_AMP:
+        return STAYS  # the model that it was given, whose other makers are looked at too
+    if value.guessed and value.scope is not None and _is_chosen_by_name(value.made, value.scope, kinds.files):
+        return UNSURE if kinds.programs.any_file(value.scope.module, _makes_elsewhere, kinds) else known
     return UNSURE if value.guessed or value.kind == "unknown" else known
+
+
+def _is_chosen_by_name(made: ast.AST | None, scope: Scope, files: Files) -> bool:
+    """Whether a model is made by what a table or a function gives for its name: ``models.__dict__[name](n)``.
+
+    Not where that is of a package that was not read.
+    """
+    if not isinstance(made, ast.Call) or not isinstance(made.func, (ast.Call, ast.Subscript)):
+        return False
+    held = made.func.func if isinstance(made.func, ast.Call) else made.func.value
+    held = held.func if isinstance(held, ast.Call) else held  # ``globals()[name]``
+    name = files.dotted(held, scope)
+    return name is not None and (
+        name.split(".")[0] in LIBRARIES or name in dir(builtins) or files.was_read(name, scope)
+    )
+
+
+def _makes_elsewhere(member: Scope, kinds: Kinds) -> bool:
+    """Whether a file moves a model, by the name of what is moved, or makes one that speaks of devices."""
+    if any(OF_MODELS.search(line) for line in member.script.lines):
+        return True
+    return any(
+        find_class_kind(scope, kinds.files) == "model"
+        and (first := scope.functions.get("__init__")) is not None
+        and ELSEWHERE.search(ast.unparse(first.node)) is not None
+        for scope in member.walk()
+        if isinstance(scope.node, ast.ClassDef)
+    )
 
 
 def _judge_holding(made: ast.AST | None, scope: Scope | None, kinds: Kinds) -> int:
@@ -109,7 +166,7 @@ def _judge_holding(made: ast.AST | None, scope: Scope | None, kinds: Kinds) -> i
         if isinstance(node, ast.Return) and node.value is made:
             return STAYS
         if isinstance(node, ast.Return | ast.Assign) and _is_part(made, node.value):
-            return MOVED if MOVING.search(ast.unparse(node)) else UNSURE
+            return MOVED if _has_move(node) else UNSURE
         if isinstance(node, ast.Assign) and node.value is made and scope is not None:
             ends = [one for each in node.targets for one in getattr(each, "elts", [each])]
             return max(
@@ -143,7 +200,7 @@ def _judge_name(name: str, scope: Scope, kinds: Kinds, depth: int, end: ast.Call
     known, names = STAYS, _find_aliases(name, scope, kinds.files)
     last = kinds.flow(scope).spot(end) if end is not None else None
     if any(
-        each.value is not None and MOVING.search(ast.unparse(each.value))
+        each.value is not None and _has_move(each.value)
         for own in names
         for each in kinds.flow(scope).bindings.get(own or "", ())
     ):
@@ -152,9 +209,9 @@ def _judge_name(name: str, scope: Scope, kinds: Kinds, depth: int, end: ast.Call
         if last is not None and _is_later(kinds.flow(scope).spot(call), last):
             continue
         if isinstance(call.func, ast.Attribute) and name_of(call.func.value) in names:
-            if call.func.attr in MOVES:
+            if is_move(call):
                 return MOVED
-            if call.func.attr not in STAY:
+            if call.func.attr not in STAY | MOVES:
                 known = max(known, _judge_method(call, scope, kinds))
         given = [*call.args, *(each.value for each in call.keywords)]
         if any(name_of(each) in names for each in given):
@@ -209,7 +266,7 @@ def _judge_call(call: ast.Call, names: set[str | None], scope: Scope, kinds: Kin
         own = [each for each in called.parameters if _is_given(call, called, each, names)]
         return max((_judge_name(each, called, kinds, depth + 1) for each in own), default=UNSURE)
     name = kinds.files.dotted(call.func, scope) or ast.unparse(call.func)
-    if name.endswith("DistributedDataParallel") or name in PASSED | COPIES | {"apex.amp.initialize"}:
+    if name.endswith("DistributedDataParallel") or name in PASSED | COPIES | {APEX_AMP}:
         return STAYS
     if name.split(".")[0] in LIBRARIES and not name.startswith("accelerate."):
         return STAYS

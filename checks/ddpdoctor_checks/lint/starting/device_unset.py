@@ -12,10 +12,12 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS, name_collective
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.traces import OTHER_JOINS, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor.source.training.cuda import SETS, hides_others, is_of_nccl, uses_gpu
+from ddpdoctor.source.training.moves import is_move
 from ddpdoctor.source.training.options import find_setting
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import SET_DEVICE
@@ -56,11 +58,36 @@ def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFac
     if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return
     ways = Ways(files, trace)
+    wrapped = list(_find_wrapped_moves(trace, files)) if sure else []
     for step in trace.steps if sure else ():
-        if step.call is not None and ways.is_on_way(step) and _takes_first_gpu(step.call, step, files):
-            yield ways.tell("device-shared", step, function=ast.unparse(step.call.func).rpartition(".")[2])
+        call = step.call
+        if call is None or not (ways.is_on_way(step) or call in wrapped):
+            continue
+        if _takes_first_gpu(call, step, files):
+            yield ways.tell("device-shared", step, function=ast.unparse(call.func).rpartition(".")[2])
             return
     yield SourceFact("device-doubted", joins[0].scope.place(joins[0].node))
+
+
+def _find_wrapped_moves(trace: Trace, files: Files) -> Iterator[ast.Call]:
+    """Yield the calls that move a model which is wrapped in the same function, where all of them take the first GPU.
+
+    Whichever of them a run comes to before it wraps the model.
+    """
+    for wrap in trace.steps:
+        if wrap.call is None or wrap.name not in WRAPPERS or not wrap.call.args:
+            continue
+        model = ast.unparse(wrap.call.args[0])
+        moves = [
+            step
+            for step in trace.steps
+            if step.scope is wrap.scope
+            and step.call is not None
+            and is_move(step.call)
+            and ast.unparse(step.call.func).rpartition(".")[0] == model
+        ]
+        if all(each.call is not None and _takes_first_gpu(each.call, each, files) for each in moves):
+            yield from (each.call for each in moves if each.call is not None)
 
 
 def _sets_device(member: Scope, files: Files) -> bool:
@@ -146,7 +173,10 @@ def tell_device_unset(evidence: Evidence) -> Iterable[Finding]:
             why="the group is NCCL's, and nothing in the program sets the device",
             severity="warning",
         )
+    known = {fact.place.file for fact in facts_of(evidence, "device-shared")}
     for fact in facts_of(evidence, "device-doubted"):
+        if fact.place.file in known:
+            continue
         yield tell_question(
             fact,
             f"No file of the program sets the device of a rank whose group of NCCL is made at {name_line(fact.place)}: "
