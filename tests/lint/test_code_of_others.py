@@ -346,6 +346,8 @@ def test_weights_below_a_test_of_their_origin_are_asked_about(test: str, asked: 
         ("args.resume", "net", ["CKP003"]),
         ("args.resume", "train_sampler", []),
         ("os.path.join(args.folder, 'sampler')", "net", ["CKP003"]),
+        ("os.path.join(args.folder, str(dist.get_rank()))", "net", []),  # the file of each rank
+        ("args.folder + str(args.rank)", "net", []),
         ("Path(args.folder) / CONSOLIDATED", "net", []),
         ("{'b': 'pretrained/b.pth', 'l': 'pretrained/l.pth'}[args.size]", "net", []),
         ("{'b': 'runs/b.pth', 'l': 'runs/l.pth'}[args.size]", "net", ["CKP003"]),

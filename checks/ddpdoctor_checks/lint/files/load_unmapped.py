@@ -12,7 +12,7 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.traces import Trace
-from ddpdoctor.source.resolve.walking import find_keyword, is_true
+from ddpdoctor.source.resolve.walking import find_keyword, is_true, name_last
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor.source.training.cuda import hides_others, saves_from_cpu, uses_gpu
 from ddpdoctor.source.training.restores import is_of_program, is_restored
@@ -46,7 +46,7 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         if find_keyword(call, "map_location", 1) is not None or is_true(find_keyword(call, "mmap")):
             continue
         path = find_keyword(call, "f", 0)
-        if path is None or ways.may_be_of_some(step):
+        if path is None or ways.may_be_of_some(step) or _is_of_rank(path, step.scope, 0):
             continue
         tests = [ast.unparse(each.test) for each in step.guards if each.kind == "if"]
         words = " ".join([ways.spell(path, step), *_list_texts(path, step.scope, 0), *tests])
@@ -68,6 +68,18 @@ def _list_texts(path: ast.expr, scope: Scope, depth: int) -> Iterator[str]:
         for value in values:
             if value is not UNKNOWN:
                 yield from _list_texts(value, home, depth + 1)
+
+
+def _is_of_rank(path: ast.expr, scope: Scope, depth: int) -> bool:
+    """Whether a rank is part of a path: each rank loads the file that it saved itself, from its own device."""
+    for each in ast.walk(path):
+        if isinstance(each, (ast.Name, ast.Attribute)) and "rank" in name_last(each).lower():
+            return True
+        found = scope.lookup(each.id) if isinstance(each, ast.Name) and depth < CHOSEN else None
+        for value in found[1] if found is not None else ():
+            if value is not UNKNOWN and _is_of_rank(value, found[0] if found else scope, depth + 1):
+                return True
+    return False
 
 
 @check("CKP003", family="source", needs=NEEDS, id="lint.map_location", commands=LINT)
