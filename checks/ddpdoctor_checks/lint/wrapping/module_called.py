@@ -95,9 +95,8 @@ def _wrapper_of(forward: Forward, kinds: Kinds) -> object:
     func, scope = _read_property(_read_name(forward.call.func, forward.scope), forward.scope)
     if not isinstance(func, ast.Attribute) or func.attr != "module":
         return None
-    found = [
-        each for each in kinds.find(func.value, scope) if each.kind == "wrapped"
-    ]  # no other has a module
+    # whatever else it may be has no module
+    found = [each for each in kinds.find(func.value, scope) if each.kind == "wrapped"]
     return found[0].identity if len(found) == 1 else None
 
 
