@@ -84,6 +84,8 @@ FACTS = {
     "silent-changed-unfrozen-by-callback": {"DDP006"},
     "silent-changed-vocabulary": {"DDP006"},
     "silent-data-in-order": {"DAT001"},
+    "silent-data-own-order": {"DAT001"},
+    "silent-data-shuffled-alike": {"DAT001"},
     "silent-data-stream": {"DAT001"},
     "silent-data-stream-by-worker": {"DAT001"},
     "silent-data-stream-packed": {"DAT001"},

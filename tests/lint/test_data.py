@@ -355,6 +355,51 @@ def test_samplers_without_ranks_on_the_side_for_one_rank(outer: str) -> None:
     assert [each for each in facts_in(HEAD + source) if each.rule.startswith("loader-")] == []
 
 
+TENSORS = """
+def main(args):
+    dist.init_process_group("nccl")
+    {seed}
+    x = torch.randn(80, 4{generator})
+    data = TensorDataset(x, x.sum(1))
+    loader = DataLoader(data, 8, {order})  # HERE
+    model = DDP(nn.Linear(4, 1).cuda(args.gpu))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in loader:
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+SEEDED = ", generator=torch.Generator().manual_seed(3)"
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("order", ["shuffle=True", "sampler=RandomSampler(data)"])
+@pytest.mark.parametrize(
+    ("seed", "generator"),
+    [("torch.manual_seed(args.seed)", ""), ("seed_everything(7)", ""), ("pass", SEEDED)],
+)
+def test_tensors_that_all_ranks_draw_from_one_seed_are_not_sharded(
+    order: str, seed: str, generator: str
+) -> None:
+    source = TENSORS.format(seed=seed, generator=generator, order=order)
+    assert rules_in_head(source) == [("loader-unsharded", marked(source))]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("seed", "generator", "order"),
+    [
+        ("pass", "", "shuffle=True"),
+        ("torch.manual_seed(dist.get_rank())", "", "shuffle=True"),
+        ("pass", ", generator=torch.Generator().manual_seed(args.rank)", "shuffle=True"),
+        ("pass", SEEDED, "sampler=RandomSampler(data, replacement=True, num_samples=40)"),
+        ("pass", SEEDED, "sampler=DistributedSampler(data, shuffle=False)"),
+    ],
+)
+def test_tensors_of_each_rank_or_samples_that_each_draws(seed: str, generator: str, order: str) -> None:
+    source = TENSORS.format(seed=seed, generator=generator, order=order)
+    assert "loader-unsharded" not in [rule for rule, _ in rules_in_head(source)]
+
+
 AMONG_ALL = """
 def shuffle(x):
     every = [torch.empty_like(x) for _ in range(dist.get_world_size())]

@@ -12,11 +12,12 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
-from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_calls, find_keyword, names_in, own_nodes
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_true, name_last, names_in, own_nodes
+from ddpdoctor.source.training.graphs import slice_of
 from ddpdoctor.source.training.train_loops import (
     RANDOM,
     about_random,
@@ -37,6 +38,11 @@ SHUFFLES = frozenset(
     {"sample", "shuffle", "permutation", "permuted", "randperm", "train_test_split", "random_split"}
 )
 """Functions and methods that put samples into an order drawn at random."""
+SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed", "numpy.random.seed", "random.seed"})
+OF_SEEDS = re.compile(
+    r"(?:^|[._])(?:set|fix|init)_?(?:\w+_)?(?:random_)?seeds?$|seed_(?:everything|all)$", re.IGNORECASE
+)
+"""Names of functions that seed all random numbers."""
 ORDERING = frozenset({"seed", "shuffle", "permutation"})
 """Functions of a module of random numbers that leave each rank all samples."""
 PLAIN = frozenset({"RandomSampler", "SequentialSampler"})
@@ -138,7 +144,8 @@ def _is_plain(sampler: Value, kinds: Kinds) -> bool:
     if sampler.kind != "sampler" or sampler.scope is None:
         return False
     if sampler.owner is None:
-        return sampler.name.rpartition(".")[2] in PLAIN
+        drawn = is_true(find_keyword(sampler.call, "replacement", 1))  # each rank draws samples of its own
+        return sampler.name.rpartition(".")[2] in PLAIN and not drawn
     if speaks_of(sampler.call, about_shards, sampler.scope, kinds) or _takes_sampler(sampler, kinds):
         return False
     return all(_knows_no_ranks(each, kinds) for each in kinds.files.objects.bases(sampler.owner))
@@ -233,7 +240,9 @@ def is_the_same(data: Value, kinds: Kinds) -> bool:
     if data.scope is None or speaks_of(data.call, about_shards, data.scope, kinds):
         return False
     if data.owner is None:
-        return not speaks_of(data.call, about_random, data.scope, kinds)
+        return not speaks_of(data.call, about_random, data.scope, kinds) or _is_drawn_from_one_seed(
+            data, kinds
+        )
     if any(map(about_shards, names_in(data.owner.node))):
         return False
     maker, getter = (data.owner.functions.get(name) for name in ("__init__", "__getitem__"))
@@ -242,6 +251,33 @@ def is_the_same(data: Value, kinds: Kinds) -> bool:
     # what is drawn in the place of the sample of an index differs where ranks are seeded by their number
     draws = getter is not None and not RANDOM.isdisjoint(names_in(getter.node)) and not _takes_index(getter)
     return not (draws and is_seeded_apart(data.scope.module, kinds))
+
+
+def _is_drawn_from_one_seed(data: Value, kinds: Kinds) -> bool:
+    """Whether all that is drawn for a data set of tensors is seeded before, and no seed is that of a rank."""
+    if data.scope is None or is_seeded_apart(data.scope.module, kinds):
+        return False
+    given = [*data.call.args, *(each.value for each in data.call.keywords)]
+    calls = [pair for each in given for pair in slice_of(each, data.scope, kinds).calls]
+    draws = [pair for pair in calls if about_random(name_last(pair[0].func))]
+    return bool(draws) and all(_is_seeded(call, scope, kinds) for call, scope in draws)
+
+
+def _is_seeded(draw: ast.Call, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a draw has a generator with a seed, or the module or its own function seeds all random numbers before."""
+    if name_last(draw.func) == "arange":
+        return True
+    generator = find_keyword(draw, "generator")
+    if generator is not None:
+        return "manual_seed" in slice_of(generator, scope, kinds).words
+    for each in dict.fromkeys((scope, scope.module)):
+        flow = kinds.flow(each)
+        own = flow.spot(draw)
+        for call, name in name_calls(each, kinds.files):
+            spot = flow.spot(call) if name in SEEDS or OF_SEEDS.search(name) else None
+            if spot is not None and (own is None or spot.surely_before(own)):
+                return True
+    return False
 
 
 def _takes_index(getter: Scope) -> bool:
