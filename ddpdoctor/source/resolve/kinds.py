@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.calls import APEX
 from ddpdoctor.source.resolve.flow import Binding, Flow, Spot, name_of
 from ddpdoctor.source.resolve.makers import find_class_kind, find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.objects import PASSED, SAME, WRAPPERS
+from ddpdoctor.source.resolve.objects import FSDP2, PASSED, SAME, WRAPPERS
 from ddpdoctor.source.resolve.programs import Programs
 from ddpdoctor.source.resolve.properties import find_property
 from ddpdoctor.source.resolve.sequences import EACH, HOLD, VALUES, list_changed, read_key
@@ -57,6 +58,18 @@ class Kinds:
         self._cut = 0
         """How often a value was not followed further; what is found meanwhile is not kept."""
         self._known: dict[tuple[ast.AST, Scope, Index], tuple[Value, ...]] = {}
+
+    @cached_property
+    def sharded_in_place(self) -> frozenset[ast.AST]:
+        """The calls that make models which ``fully_shard`` shards where they are."""
+        return frozenset(
+            value.made
+            for module in self.files.modules
+            for call, scope, name in self.programs.list_calls(module)
+            if name in FSDP2 and call.args
+            for value in self.find(call.args[0], scope)
+            if value.kind == "model" and value.made is not None
+        )
 
     def flow(self, scope: Scope) -> Flow:
         """Return the order of statements of a scope."""
@@ -164,8 +177,8 @@ class Kinds:
             return [value for way in ways for value in self.find(way, scope, index)]
         if isinstance(node, ast.Attribute) and node.attr == "module":
             owners = self.find(node.value, scope)
-            owners = [each for each in owners if each.inner] or owners  # no other has that attribute
-            below = [value for each in owners for value in (each.inner or (UNKNOWN,))]
+            wrappers = [each for each in owners if each.inner]  # no other has that attribute
+            below = [value for each in wrappers or owners for value in (each.inner or (UNKNOWN,))]
             if below != [UNKNOWN]:
                 return below
         if name_of(node) is not None:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
-from ddpdoctor.source.resolve.objects import FSDP2
 from ddpdoctor.source.resolve.rank_tests import Difference
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, name_last, own_nodes
 
@@ -47,7 +46,6 @@ class LossReader:
         self._forwards: dict[Scope, frozenset[ast.Call]] = {}
         self._given: dict[Scope, frozenset[ast.Call]] = {}
         """Calls of models in functions of which it is asked what they give back, whether they train or not."""
-        self._sharded: frozenset[ast.AST] | None = None
         self._seeded: dict[Scope, bool] = {}
         self._open: set[ast.expr] = set()
         """Names and answers that are being followed."""
@@ -174,7 +172,7 @@ class LossReader:
         """
         kinds = kinds_of(self._files)
         found = kinds.all_of(node, scope, *WRAPPED, "model")
-        if all(each.kind in WRAPPED or each.made in self._list_sharded() for each in found):
+        if all(each.kind in WRAPPED or each.made in kinds.sharded_in_place for each in found):
             return bool(found)
         flow = kinds.flow(scope)
         spot = flow.spot(node)
@@ -190,20 +188,6 @@ class LossReader:
         return len(values) == len(held) and any(
             value is not None and kinds.all_of(value, scope, *WRAPPED) for value in values
         )
-
-    def _list_sharded(self) -> frozenset[ast.AST]:
-        """Return the calls that make models which ``fully_shard`` shards where they are."""
-        if self._sharded is None:
-            kinds = kinds_of(self._files)
-            self._sharded = frozenset(
-                value.made
-                for module in self._files.modules
-                for call, scope, name in kinds.programs.list_calls(module)
-                if name in FSDP2 and call.args
-                for value in kinds.find(call.args[0], scope)
-                if value.kind == "model" and value.made is not None
-            )
-        return self._sharded
 
     def _is_given(self, parameter: str, function: Scope, own: bool) -> bool:
         """Whether each call of a function gives it a value that hangs on such an output."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.source.resolve.calls import APEX
+from ddpdoctor.source.resolve.calls import APEX, MESHES
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import UNKNOWN, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
@@ -22,6 +23,7 @@ from ddpdoctor.source.resolve.walking import (
     names_in,
     own_nodes,
 )
+from ddpdoctor.source.training.mesh_roles import find_meshes
 
 MODELS = ("model", "wrapped", "prepared model")
 """Kinds of values that are one."""
@@ -40,6 +42,14 @@ RANDOM = frozenset({"rand", "randn", "randint", "rand_like", "randn_like", "norm
                     "RandomDataset", "arange"})  # fmt: skip
 """Functions that make data up."""
 
+SPLITS = frozenset({"parallelize_module", "distribute_tensor", "distribute_module", "context_parallel", "PipelineStage",
+                    "new_group", "new_subgroups", "new_subgroups_by_enumeration", "all_to_all", "all_to_all_single",
+                    "send", "recv", "isend", "irecv", "batch_isend_irecv"})  # fmt: skip
+"""Functions by which ranks may have parts of one layer, sequence or batch."""
+OF_DATA = re.compile(
+    r"(?:d|data|dp|ddp|fsdp|hsdp|replicas?|replicate|shard|data_parallel)(?:_\w+)?", re.IGNORECASE
+)
+"""Names of the dimensions of a mesh along which ranks read data of their own."""
 BATCHES = frozenset({"torch.utils.data.BatchSampler", "torch.utils.data.sampler.BatchSampler"})
 """What takes batches out of the order of a sampler, and is given to a loader in its place."""
 
@@ -207,15 +217,36 @@ def _find_given(node: ast.expr, scope: Scope, within: set[ast.Call], kinds: Kind
 
 
 def may_be_wrapped(loop: TrainingLoop, kinds: Kinds) -> bool:
-    """Whether a model of a loop is wrapped, if only on one side of a test: in the runs that have several ranks."""
+    """Whether a model of a loop is wrapped, if only on one side of a test: in the runs that have several ranks.
+
+    Or sharded, in a program whose ranks share nothing out but data and the model's states.
+    """
     if loop.wrapped:
         return True
     found = [kinds.find(call.func, scope) for call, scope in loop.calls if isinstance(call.func, HOLDERS)]
-    return any(
-        any(each.kind == "wrapped" for each in values)
-        and all(each.kind in (*MODELS, "unknown") for each in values)
-        for values in found
+    found = [
+        values for values in found if all(each.kind in (*MODELS, "sharded", "unknown") for each in values)
+    ]
+    if any(each.kind == "wrapped" for values in found for each in values):
+        return True
+    sharded = any(
+        each.kind == "sharded" or each.made in kinds.sharded_in_place for values in found for each in values
     )
+    module = loop.scope.module
+    return sharded and not (kinds.programs.any_file(module, _splits, kinds) or _splits_meshes(module, kinds))
+
+
+def _splits(member: Scope, kinds: Kinds) -> bool:
+    """Whether ranks may have parts of one batch, or of one layer: these are meant to read the same data."""
+    return any(name.rpartition(".")[2] in SPLITS for _, _, name in kinds.programs.list_calls(member))
+
+
+def _splits_meshes(module: Scope, kinds: Kinds) -> bool:
+    """Whether a mesh of a program may have a dimension that is not one of data."""
+    meshes = find_meshes(module, kinds)
+    if not meshes:
+        return any(kinds.programs.calls(module, MESHES))
+    return any(OF_DATA.fullmatch(each) is None for mesh in meshes for each in mesh.list_dimensions())
 
 
 def loaders_of(node: ast.expr, scope: Scope, kinds: Kinds) -> tuple[Value, ...]:

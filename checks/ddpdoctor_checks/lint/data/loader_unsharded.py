@@ -336,7 +336,7 @@ def tell_unsharded(evidence: Evidence) -> Iterable[Finding]:
                 code=_shard(fact.place.text, shuffled=order != "in order"),
             ),
             why=(
-                "the loop that trains a DistributedDataParallel model iterates over it, and nothing shards "
+                "the loop that trains the wrapped or sharded model iterates over it, and nothing shards "
                 "the dataset by rank"
             ),
             severity=None if order == "in order" and not option else "warning",
@@ -358,7 +358,7 @@ def tell_unsharded(evidence: Evidence) -> Iterable[Finding]:
             f"The DataLoader at {name_line(fact.place)}{asked[fact.details['why']]}",
             Fix("give each rank its own shard of the data", code=_SAMPLER),
             why=(
-                "the loop that trains a DistributedDataParallel model iterates over it, and no file that was read "
+                "the loop that trains the wrapped or sharded model iterates over it, and no file that was read "
                 "shards the dataset"
             ),
         )
