@@ -375,7 +375,12 @@ SEEDED = ", generator=torch.Generator().manual_seed(3)"
 @pytest.mark.parametrize("order", ["shuffle=True", "sampler=RandomSampler(data)"])
 @pytest.mark.parametrize(
     ("seed", "generator"),
-    [("torch.manual_seed(args.seed)", ""), ("seed_everything(7)", ""), ("pass", SEEDED)],
+    [
+        ("torch.manual_seed(args.seed)", ""),
+        ("seed_everything(7)", ""),
+        ("pass", SEEDED),
+        ("torch.manual_seed(args.rank)", SEEDED),
+    ],
 )
 def test_tensors_that_all_ranks_draw_from_one_seed_are_not_sharded(
     order: str, seed: str, generator: str

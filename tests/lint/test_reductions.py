@@ -196,6 +196,7 @@ main()
         HELPERS.format(wrap="pass", before="pass"),
         HELPERS.format(wrap="pass", before="dist.all_reduce(loss)"),
         HELPERS.format(wrap="pass", before="dist.all_reduce(torch.tensor([1.0, float(loss)]))"),
+        ALONE.format(wrap="ends = torch.distributed.algorithms.Join([model])", before="pass"),
         HELPERS.format(wrap="pass", before="log(self.optimizer.param_groups[0]['lr'])"),
         HELPERS.format(
             wrap="model = model.cuda()", before="torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1)"

@@ -254,8 +254,8 @@ def is_the_same(data: Value, kinds: Kinds) -> bool:
 
 
 def _is_drawn_from_one_seed(data: Value, kinds: Kinds) -> bool:
-    """Whether all that is drawn for a data set of tensors is seeded before, and no seed is that of a rank."""
-    if data.scope is None or is_seeded_apart(data.scope.module, kinds):
+    """Whether all that is drawn for a data set of tensors is seeded before, and not by the rank."""
+    if data.scope is None:
         return False
     given = [*data.call.args, *(each.value for each in data.call.keywords)]
     calls = [pair for each in given for pair in slice_of(each, data.scope, kinds).calls]
@@ -264,12 +264,18 @@ def _is_drawn_from_one_seed(data: Value, kinds: Kinds) -> bool:
 
 
 def _is_seeded(draw: ast.Call, scope: Scope, kinds: Kinds) -> bool:
-    """Whether a draw has a generator with a seed, or the module or its own function seeds all random numbers before."""
+    """Whether a draw has a generator with a seed, or the module or its own function seeds all random numbers before.
+
+    By a seed that all ranks have.
+    """
     if name_last(draw.func) == "arange":
         return True
     generator = find_keyword(draw, "generator")
     if generator is not None:
-        return "manual_seed" in slice_of(generator, scope, kinds).words
+        seeded = "manual_seed" in slice_of(generator, scope, kinds).words
+        return seeded and not speaks_of(generator, about_shards, scope, kinds)
+    if is_seeded_apart(scope.module, kinds):
+        return False
     for each in dict.fromkeys((scope, scope.module)):
         flow = kinds.flow(each)
         own = flow.spot(draw)

@@ -21,7 +21,7 @@ from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 QUIET = frozenset({"init_process_group", "destroy_process_group", "get_rank", "get_world_size", "barrier",
                    "is_initialized", "is_available", "is_nccl_available", "is_gloo_available", "get_backend",
                    "is_torchelastic_launched", "get_node_local_rank", "monitored_barrier",
-                   "get_default_backend_for_device", "new_group", "ZeroRedundancyOptimizer"})  # fmt: skip
+                   "get_default_backend_for_device", "new_group", "ZeroRedundancyOptimizer", "Join"})  # fmt: skip
 """Functions of torch.distributed that reduce no gradients."""
 MANAGERS = ("distributeddataparallel", "ddp", "fsdp", "fully", "sharded", "deepspeed", "horovod", "apex", "accelerate",
             "lightning", "fabric", "fairscale", "megatron", "parallelize", "replicate", "distribute_",
