@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.source.resolve.calls import APEX, MESHES
+from ddpdoctor.facts.collectives import POINT_TO_POINT
+from ddpdoctor.source.resolve.calls import APEX, GROUPS, MESHES
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import UNKNOWN, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
@@ -41,10 +42,9 @@ ADDS = frozenset({"append", "extend", "insert", "update", "add"})
 RANDOM = frozenset({"rand", "randn", "randint", "rand_like", "randn_like", "normal", "uniform", "random", "FakeData",
                     "RandomDataset", "arange"})  # fmt: skip
 """Functions that make data up."""
-
-SPLITS = frozenset({"parallelize_module", "distribute_tensor", "distribute_module", "context_parallel", "PipelineStage",
-                    "new_group", "new_subgroups", "new_subgroups_by_enumeration", "all_to_all", "all_to_all_single",
-                    "send", "recv", "isend", "irecv", "batch_isend_irecv"})  # fmt: skip
+SPLITS = GROUPS.union(POINT_TO_POINT, {
+    "all_to_all", "all_to_all_single", "batch_isend_irecv", "context_parallel", "distribute_module",
+    "distribute_tensor", "parallelize_module", "PipelineStage"})  # fmt: skip
 """Functions by which ranks may have parts of one layer, sequence or batch."""
 OF_DATA = re.compile(
     r"(?:d|data|dp|ddp|fsdp|hsdp|replicas?|replicate|shard|data_parallel)(?:_\w+)?", re.IGNORECASE

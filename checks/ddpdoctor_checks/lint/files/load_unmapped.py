@@ -23,7 +23,7 @@ PUBLISHED = re.compile("pretrain|backbone|imagenet|pytorch_model|huggingface|con
 """Checkpoints that others have published, or that are put together of shards, whose tensors mostly are on the CPU:
 their path says so, or a test before."""
 CHOSEN = 3
-"""Variables over which the texts are followed of which a path is chosen."""
+"""Variables that are followed into one another from a path."""
 
 
 @lint_rule("load-unmapped", "load-doubted", reads="program")
@@ -46,10 +46,16 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         if find_keyword(call, "map_location", 1) is not None or is_true(find_keyword(call, "mmap")):
             continue
         path = find_keyword(call, "f", 0)
-        if path is None or ways.may_be_of_some(step) or _is_of_rank(path, step.scope, 0):
+        if path is None or ways.may_be_of_some(step):
+            continue
+        parts = list(_follow(path, step.scope))
+        if any(map(_is_of_rank, parts)):
             continue
         tests = [ast.unparse(each.test) for each in step.guards if each.kind == "if"]
-        words = " ".join([ways.spell(path, step), *_list_texts(path, step.scope, 0), *tests])
+        texts = [
+            each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        ]
+        words = " ".join([ways.spell(path, step), *texts, *tests])
         own = is_of_program(call, step.scope, kinds)
         restored = own or is_restored(call, step.scope, kinds)
         published = not own and PUBLISHED.search(words)
@@ -58,28 +64,20 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
             yield ways.tell("load-unmapped" if sure else "load-doubted", step, own="yes" if own else "")
 
 
-def _list_texts(path: ast.expr, scope: Scope, depth: int) -> Iterator[str]:
-    """Yield the texts that stand in a path, and in the tables that it is chosen from."""
+def _follow(path: ast.expr, scope: Scope, depth: int = 0) -> Iterator[ast.AST]:
+    """Yield all that stands in a path, and in what its variables are, such as tables that it is chosen from."""
     for each in ast.walk(path):
-        if isinstance(each, ast.Constant) and isinstance(each.value, str):
-            yield each.value
+        yield each
         found = scope.lookup(each.id) if isinstance(each, ast.Name) and depth < CHOSEN else None
         home, values = found if found is not None else (scope, [])
         for value in values:
             if value is not UNKNOWN:
-                yield from _list_texts(value, home, depth + 1)
+                yield from _follow(value, home, depth + 1)
 
 
-def _is_of_rank(path: ast.expr, scope: Scope, depth: int) -> bool:
-    """Whether a rank is part of a path: each rank loads the file that it saved itself, from its own device."""
-    for each in ast.walk(path):
-        if isinstance(each, (ast.Name, ast.Attribute)) and "rank" in name_last(each).lower():
-            return True
-        found = scope.lookup(each.id) if isinstance(each, ast.Name) and depth < CHOSEN else None
-        for value in found[1] if found is not None else ():
-            if value is not UNKNOWN and _is_of_rank(value, found[0] if found else scope, depth + 1):
-                return True
-    return False
+def _is_of_rank(node: ast.AST) -> bool:
+    """Whether it is a rank: each loads the file that it saved itself, from its own device."""
+    return isinstance(node, (ast.Name, ast.Attribute)) and "rank" in name_last(node).lower()
 
 
 @check("CKP003", family="source", needs=NEEDS, id="lint.map_location", commands=LINT)

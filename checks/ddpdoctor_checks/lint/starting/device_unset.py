@@ -25,10 +25,8 @@ from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 BY_CURRENT = frozenset({"barrier", *(row.name for row in COLLECTIVES.values() if row.objects)})
 """Collectives that take the current device, whatever they are given."""
 
-SETTING = frozenset(
-    {"set_device", "set_device_index", "set_default_device", "set_default_tensor_type", "Accelerator"}
-)
-"""Last names of what sets the device of a rank, in whichever package."""
+SETTING = ("set_device", "Accelerator")
+"""Last names of what else sets the device of a rank, in whichever package."""
 DEEPEST = 4
 """Variables that are followed into one another to a device."""
 
@@ -93,7 +91,7 @@ def _find_wrapped_moves(trace: Trace, files: Files) -> Iterator[ast.Call]:
 def _sets_device(member: Scope, files: Files) -> bool:
     """Whether a file calls what may set the device of a rank; a function of the files is read by itself."""
     return any(
-        name == "torch.cuda.device"
+        name in SETS
         or (name.rpartition(".")[2] in SETTING and files.function(call.func, scope) is None)
         or (name in JOINS and find_keyword(call, "device_id") is not None)
         for call, scope, name in kinds_of(files).programs.list_calls(member)
