@@ -232,7 +232,9 @@ def before(statement: cst.BaseStatement, text: str) -> cst.FlattenSentinel[cst.B
 
 
 def unguarded(branch: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
-    """Return the body of a branch."""
+    """Return the body of a branch, which may stand on the line of its test."""
+    if isinstance(branch.body, cst.SimpleStatementSuite):
+        return cst.FlattenSentinel([cst.SimpleStatementLine(branch.body.body)])
     return cst.FlattenSentinel([each for each in branch.body.body if isinstance(each, cst.BaseStatement)])
 
 

@@ -79,6 +79,14 @@ def test_only_the_operator_changes_the_text() -> None:
     assert changed == file.text.replace("        train_sampler.set_epoch(epoch)\n", "")
 
 
+@pytest.mark.parametrize("line", ["torch.save(state, path)", "\n    torch.save(state, path)"])
+def test_the_body_of_a_branch_stays(line: str) -> None:
+    text = f"if dist.get_rank() == 0: {line}\n"
+    file = File("train.py", text, text)
+    (edit,) = OPERATORS["save-by-all"].find(file)
+    assert apply(file, edit).strip() == "torch.save(state, path)"
+
+
 def test_lines_are_followed_through_a_change() -> None:
     file = read_sample()[1]
     edit = next(iter(OPERATORS["drop-set-epoch"].find(file)))

@@ -23,7 +23,8 @@ DISTRIBUTED = re.compile(
     r"|is_torchelastic_launched"
 )
 """Names that say whether the job has several ranks."""
-
+SYSTEM = {"os.name": "posix", "sys.platform": "linux", "platform.system": "Linux"}
+"""What names the operating system, and what it is where jobs of several GPUs run: NCCL is for Linux alone."""
 DEEPEST = 4
 """Values that are followed into one another."""
 
@@ -196,6 +197,10 @@ class Programs:
             environ = self._files.dotted(right, scope) == "os.environ"
             return isinstance(operator, ast.In) if about and environ else None
         value = _constant(right)
+        called = left.func if isinstance(left, ast.Call) else left
+        system = SYSTEM.get(self._files.dotted(called, scope) or "")
+        if system and isinstance(value, str) and isinstance(operator, (ast.Eq, ast.NotEq)):
+            return (value == system) is isinstance(operator, ast.Eq)
         many: set[tuple[type[ast.cmpop], object]]
         one: set[tuple[type[ast.cmpop], object]]
         if self._is_size(left, scope):

@@ -11,6 +11,7 @@ import re
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.flow import Binding, Flow
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
@@ -24,6 +25,14 @@ OF_SOME = re.compile("rank|proc|main|master|primary|chief|leader|first|lead|loca
 """Parts of names by which a test may ask for one rank."""
 IN_PLACE = re.compile(r"[a-z0-9_]*[a-z0-9]_")
 """Methods that change a tensor in place."""
+OF_NUMBERS = frozenset(
+    f"{package}.{name}"
+    for package in ("torch", "math", "numpy")
+    for name in ("isnan", "isinf", "isfinite", "any", "all")
+)
+"""Functions that ask what a number is."""
+FOLLOWED = 4
+"""Variables that are followed into one another."""
 STARTERS = ("torch.", "hydra.", "click.")
 """Packages whose decorators run a function on each rank."""
 
@@ -51,9 +60,12 @@ class Ways:
 
     def _compares_numbers(self, guard: Guard) -> bool:
         test = guard.test
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test = test.operand
+        compares = isinstance(test, ast.Compare) and all(isinstance(each, ORDERS) for each in test.ops)
         return (
-            isinstance(test, ast.Compare)
-            and all(isinstance(each, ORDERS) for each in test.ops)
+            isinstance(test, ast.expr)
+            and (compares or self.files.dotted(getattr(test, "func", test), guard.scope) in OF_NUMBERS)
             and not self._asks_for_rank(test, guard.scope)
         )
 
@@ -121,6 +133,38 @@ class Ways:
                     return guard
         return None
 
+    def find_of_first(self, step: Step) -> tuple[str, ast.expr] | None:
+        """Return a variable that a step's call reads and only rank 0 has, with what it is there.
+
+        Every assignment to it in the function stands under a test for rank 0: the others raise UnboundLocalError.
+        """
+        return self._find_of_first(step.call, step.scope, 0) if step.call is not None else None
+
+    def _find_of_first(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, ast.expr] | None:
+        flow = kinds_of(self.files).flow(scope)
+        for each in ast.walk(node) if depth < FOLLOWED else ():
+            known = flow.bindings.get(each.id, []) if isinstance(each, ast.Name) else []
+            if not isinstance(each, ast.Name) or any(one.kind != "assign" for one in known):
+                continue
+            first = [one.value for one in known if one.value is not None and self._is_of_first(one, flow)]
+            if first and len(first) == len(known):
+                return each.id, first[-1]
+            spot = flow.spot(each)
+            for one in flow.holding(each.id, spot) or () if spot is not None else ():
+                if one.value is not None and (found := self._find_of_first(one.value, scope, depth + 1)):
+                    return found
+        return None
+
+    def _is_of_first(self, binding: Binding, flow: Flow) -> bool:
+        """Whether rank 0 alone comes to an assignment."""
+        sides = dict(binding.spot.blocks)
+        for statement, spot in flow.statements:
+            if isinstance(statement, ast.If) and spot.number in sides:
+                read = self.ranks.read(statement.test, flow.scope)
+                if read is not None and read.key == ZERO:
+                    return read.positive == (sides[spot.number] == "body")
+        return False
+
     def without_first(self, step: Step) -> bool:
         """Whether rank 0 never comes to a step."""
         for guard in step.guards:
@@ -136,8 +180,17 @@ class Ways:
         return all(each.kind in ("main", "for") for each in step.guards)
 
     def is_on_way(self, step: Step) -> bool:
-        """Whether each run comes to a step in which nothing fails before."""
-        return all(each.kind == "try" or each.raises or self._is_passed(each) for each in step.guards)
+        """Whether each run of several ranks comes to a step in which nothing fails before."""
+        return all(
+            each.kind == "try" or each.raises or self._is_passed(each) or self._is_taken(each)
+            for each in step.guards
+        )
+
+    def _is_taken(self, guard: Guard) -> bool:
+        test = guard.test
+        if not isinstance(test, ast.expr):
+            return False
+        return kinds_of(self.files).programs.side(test, guard.scope) is guard.positive
 
     def is_on_ranks(self, step: Step) -> bool:
         """Whether each run that becomes a rank comes to a step.

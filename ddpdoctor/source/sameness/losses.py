@@ -12,6 +12,7 @@ from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import Difference
+from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, name_last, own_nodes
 
 DEEPEST = 4
@@ -171,8 +172,11 @@ class LossReader:
         on one rank.
         """
         kinds = kinds_of(self._files)
-        found = kinds.all_of(node, scope, *WRAPPED, "model")
-        if all(each.kind in WRAPPED or each.made in kinds.sharded_in_place for each in found):
+        found = [each for each in kinds.find(node, scope) if each.kind != "none"]
+        if all(
+            each.kind in WRAPPED or each.made in kinds.sharded_in_place or _is_prepared(each)
+            for each in found
+        ):
             return bool(found)
         flow = kinds.flow(scope)
         spot = flow.spot(node)
@@ -378,6 +382,11 @@ def _list_added(scope: Scope) -> dict[str, list[ast.expr]]:
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             found.setdefault(node.target.id, []).append(node.value)
     return found
+
+
+def _is_prepared(value: Value) -> bool:
+    """Whether it is what Accelerate or Fabric made of an object of which only that is known: called, it is a model."""
+    return value.kind == "unknown" and bool(value.inner)
 
 
 def _list_taken(scope: Scope) -> dict[str, list[ast.expr]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 
 from ddpdoctor.source.resolve.calls import JOINS
-from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.texts import find_settings, fold
-from ddpdoctor.source.resolve.traces import Step, Trace
+from ddpdoctor.source.resolve.traces import Frame, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, names_in, own_nodes
+from ddpdoctor.source.sameness.alike import find_value
 from ddpdoctor.source.training.options import find_setting
 
 SETS = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device",
@@ -19,6 +21,8 @@ ONLY_ASK = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "tor
                       "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.Event",
                       "torch.cuda.is_bf16_supported"})  # fmt: skip
 """Functions of torch.cuda that do not start CUDA, or not always."""
+DEEPEST = 6
+"""Values that are followed into one another."""
 
 
 def uses_gpu(trace: Trace, files: Files) -> bool:
@@ -95,10 +99,49 @@ def is_of_nccl(trace: Trace, files: Files) -> bool:
         return False
     return all(
         each.call is not None
-        and find_setting(find_keyword(each.call, "backend", 0), each.scope, files) == "nccl"
         and find_keyword(each.call, "device_id") is None
+        and _find_text(find_keyword(each.call, "backend", 0), each.scope, each.frames, files) == "nccl"
         for each in joins
     )
+
+
+def makes_nccl(call: ast.Call, scope: Scope, files: Files) -> bool:
+    """Whether a call makes a group of NCCL, for all that call the function in which it stands.
+
+    Args:
+        call: of ``init_process_group``, or what does the same.
+        scope: where it stands.
+        files: all that are read together.
+    """
+    plain = ast.copy_location(ast.Call(ast.Name(scope.name or "", ast.Load()), [], []), call)
+    calls = kinds_of(files).callers(scope) or [(plain, scope)]
+    backend = find_keyword(call, "backend", 0)
+    return all(
+        _find_text(backend, scope, (Frame(each, home, scope),), files) == "nccl" for each, home in calls
+    )
+
+
+def _find_text(
+    node: ast.expr | None, scope: Scope, frames: tuple[Frame, ...], files: Files, depth: int = 0
+) -> str | None:
+    """Return the text that an expression has on several ranks, through the calls by which the program comes there."""
+    text = find_setting(node, scope, files)
+    if text is not None or node is None or depth > DEEPEST:
+        return text
+    if isinstance(node, ast.IfExp):
+        side = kinds_of(files).programs.side(node.test, scope)
+        taken = None if side is None else node.body if side else node.orelse
+        return _find_text(taken, scope, frames, files, depth + 1)
+    found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
+    if not isinstance(node, ast.Name) or found is None or len(found[1]) != 1:
+        return None
+    home, (value,) = found
+    if value is not UNKNOWN:
+        return _find_text(value, home, frames if home is scope else (), files, depth + 1)
+    if not frames or frames[-1].callee is not home:
+        return None
+    given = find_value(frames[-1], node.id)
+    return _find_text(given, frames[-1].scope, frames[:-1], files, depth + 1)
 
 
 def hides_others(node: ast.AST, scope: Scope, files: Files) -> bool:

@@ -8,9 +8,11 @@ from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
-from ddpdoctor.source.resolve.walking import find_calls, find_keyword, own_nodes
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, name_last, own_nodes
 from ddpdoctor.source.sameness.alike import SETTINGS
 
+HOLDERS = frozenset({"HParams", "Namespace", "SimpleNamespace", "EasyDict", "AttrDict"})
+"""Classes whose objects hold the settings that their calls name, in whichever package."""
 _KNOWN: WeakKeyDictionary[Files, dict[tuple[str, Scope], str | None]] = WeakKeyDictionary()
 
 
@@ -28,7 +30,7 @@ def find_setting(node: ast.expr | None, scope: Scope, files: Files) -> str | Non
     fixed = fold(node, scope, files)
     if fixed is not None or not isinstance(node, ast.Attribute):
         return fixed
-    if not isinstance(node.value, ast.Name) or node.value.id not in SETTINGS:
+    if name_last(node.value) not in SETTINGS:
         return None
     known = _KNOWN.setdefault(files, {})
     key = node.attr, scope.module
@@ -52,12 +54,7 @@ def _find_assigned(name: str, modules: frozenset[Scope], files: Files) -> Iterat
 
 
 def _is_setting(node: ast.expr, name: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == name
-        and isinstance(node.value, ast.Name)
-        and node.value.id in SETTINGS
-    )
+    return isinstance(node, ast.Attribute) and node.attr == name and name_last(node.value) in SETTINGS
 
 
 def _find_defaults(name: str, modules: frozenset[Scope], files: Files) -> Iterator[str | None]:
@@ -72,6 +69,8 @@ def _find_defaults(name: str, modules: frozenset[Scope], files: Files) -> Iterat
                     and _name_option(call) == name
                 ):
                     yield fold(find_keyword(call, "default"), scope, files)
+                elif name_last(call.func) in HOLDERS and (given := find_keyword(call, name)) is not None:
+                    yield fold(given, scope, files)
 
 
 def _name_option(call: ast.Call) -> str:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, check, lint_rule
 from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.programs import ALL_JOINS
-from ddpdoctor.source.resolve.texts import fold
-from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_spelled_out, names_in
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_spelled_out, name_last, names_in
+from ddpdoctor.source.training.cuda import makes_nccl
 from ddpdoctor.source.training.train_loops import training_loops
 from ddpdoctor_checks.job.silent import teardown
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
+
+ENDS = re.compile(
+    r"(\w+_)?(destroy|clean_?up|shut_?down|tear_?down|finali[sz]e)"
+    r"(_(dist|distributed|ddp|all|\w*process|\w*groups?|\w*parallel|environment|env|rpc))?",
+    re.IGNORECASE,
+)
+"""Names of functions that may destroy the process group."""
 
 
 @lint_rule("group-left", reads="files")
@@ -39,25 +48,24 @@ def find_undestroyed(files: Files) -> Iterator[SourceFact]:
             continue
         if not any(each.script.name in training for each in members) and not _is_started(module):
             continue
-        empty = {name for member in members for name, own in member.functions.items() if _does_nothing(own)}
-        words = {name for member in members for name in names_in(member.node)} - empty
-        if not any("destroy" in word or "cleanup" in word or "shutdown" in word for word in words):
+        if not any(_may_end(member, files) for member in members):
             yield from (SourceFact("group-left", scope.place(call)) for call, scope in joins)
 
 
 def _is_nccl(call: ast.Call, scope: Scope, files: Files) -> bool:
-    """Whether a call makes a group that is spelled out to be NCCL's."""
-    if files.dotted(call.func, scope) not in ALL_JOINS or not is_spelled_out(call):
-        return False
-    backend = find_keyword(call, "backend", 0)
-    return fold(backend, scope, files) == "nccl"
+    """Whether a call makes a group that is known to be NCCL's."""
+    joins = files.dotted(call.func, scope) in ALL_JOINS and is_spelled_out(call)
+    return joins and makes_nccl(call, scope, files)
 
 
-def _does_nothing(function: Scope) -> bool:
-    """Whether the body of a function is a text or ``pass`` alone."""
-    return all(
-        isinstance(each, ast.Pass) or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-        for each in getattr(function.node, "body", ())
+def _may_end(member: Scope, files: Files) -> bool:
+    """Whether a file destroys a group, or calls what may; a function of the files is read by itself."""
+    return any("destroy_process_group" in name for name in names_in(member.node)) or any(
+        ENDS.fullmatch(name_last(call.func))
+        and files.function(call.func, scope) is None
+        and name.split(".")[0] not in KNOWN_ROOTS
+        and find_keyword(call, "wait") is None  # of a pool of threads
+        for call, scope, name in kinds_of(files).programs.list_calls(member)
     )
 
 

@@ -13,9 +13,12 @@ from ddpdoctor.source.resolve.calls import SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.traces import Frame
 from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
+from ddpdoctor.source.sameness.alike import find_value
 from ddpdoctor.source.training.train_loops import BATCHES, is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.data.epoch_unset import orders_by_epoch
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 SETS = re.compile(r"set_epoch|sampler\w*\.epoch\s*=|setattr\(\w*sampler|Accelerator\(")
@@ -58,7 +61,8 @@ def _find_given(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
     if NOT_TRAINED.search(scope.name or ""):
         return
     calls = list(name_calls(scope, files))
-    if not any(name in SAMPLERS for _, name in calls) or _is_wrapped_elsewhere(scope, kinds):
+    samplers = [call for call, name in calls if name in SAMPLERS or _find_own(call, scope, files)]
+    if not samplers or _is_wrapped_elsewhere(scope, kinds):
         return
     given = {ast.unparse(each) for call, name in calls for each in _list_samplers(call, name)}
     if not given and any(_list_samplers(call, name) for call, _, name in kinds.programs.calls(scope.module)):
@@ -72,11 +76,17 @@ def _find_given(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
             if (
                 isinstance(value, ast.Call)
                 and target in given
-                and files.dotted(value.func, scope) in SAMPLERS
-                and _shuffles(value)
+                and value in samplers
+                and _shuffles(value, scope, files)
                 and not NOT_TRAINED.search(target)
             ):
                 yield value, scope
+
+
+def _find_own(call: ast.Call, scope: Scope, files: Files) -> Scope | None:
+    """Return the class of the files whose sampler a call makes, where that draws its order by the epoch."""
+    owner = files.find_class(call.func, scope)
+    return owner if owner is not None and orders_by_epoch(owner) else None
 
 
 def _list_samplers(call: ast.Call, name: str) -> list[ast.expr]:
@@ -124,12 +134,17 @@ def _list_handed_on(scope: Scope) -> set[str]:
     return names
 
 
-def _shuffles(sampler: ast.Call) -> bool:
-    shuffle = find_keyword(sampler, "shuffle", 3)
+def _shuffles(sampler: ast.Call, scope: Scope, files: Files) -> bool:
+    owner = _find_own(sampler, scope, files)
+    first = owner.functions.get("__init__") if owner is not None else None
+    if first is not None:
+        shuffle = find_value(Frame(sampler, scope, first), "shuffle")
+    else:
+        shuffle = find_keyword(sampler, "shuffle", 3)
     data = find_keyword(sampler, "dataset", 0)
     return (
         is_spelled_out(sampler)
-        and find_keyword(sampler, "seed", 4) is None
+        and find_keyword(sampler, "seed", 4 if owner is None else None) is None
         and (shuffle is None or not isinstance(shuffle, ast.Constant) or shuffle.value is True)
         and data is not None
         and not NOT_TRAINED.search(ast.unparse(data))

@@ -43,9 +43,7 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
         if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not runs_again(loop.node, loop.scope, kinds):
             continue
         loaders = loaders_of(loop.node.iter, loop.scope, kinds)
-        by_loader = [(loader, samplers_of(loader, kinds)) for loader in loaders]
-        if any(each.name not in SAMPLERS and each.owner is None for _, own in by_loader for each in own):
-            continue
+        by_loader = [(loader, _list_known(loader, kinds)) for loader in loaders]
         # those that keep their order are for an evaluation in the same loop
         by_loader = [(loader, own) for loader, own in by_loader if own and all(map(_is_shuffling, own))]
         samplers = [each for _, own in by_loader for each in own]
@@ -66,9 +64,17 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
                 )
 
 
+def _list_known(loader: Value, kinds: Kinds) -> list[Value]:
+    """Return the samplers of a loader that are torch's for several ranks or of the files; others may be beside them.
+
+    With ``DistributedSampler(data) if gpus > 1 else None`` the other one is for a run of one rank.
+    """
+    return [each for each in samplers_of(loader, kinds) if each.name in SAMPLERS or each.owner is not None]
+
+
 def _is_shuffling(sampler: Value) -> bool:
     if sampler.kind == "sampler" and sampler.owner is not None:
-        return _orders_by_epoch(sampler.owner)
+        return orders_by_epoch(sampler.owner)
     if sampler.kind != "sampler" or sampler.name not in SAMPLERS or not is_spelled_out(sampler.call):
         return False
     seed = find_keyword(sampler.call, "seed", 4)
@@ -78,7 +84,7 @@ def _is_shuffling(sampler: Value) -> bool:
     return shuffle is None or not isinstance(shuffle, ast.Constant) or shuffle.value is True
 
 
-def _orders_by_epoch(owner: Scope) -> bool:
+def orders_by_epoch(owner: Scope) -> bool:
     """Whether a sampler of the files draws its order by the epoch that ``set_epoch`` alone gives it."""
     order, setter = owner.functions.get("__iter__"), owner.functions.get("set_epoch")
     kept = _attributes_kept(setter) if setter is not None else None

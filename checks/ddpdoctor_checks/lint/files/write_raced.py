@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
-from ddpdoctor.evidence.sources import SourceFact
+from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import HARMLESS as HARMLESS_METHODS
@@ -35,8 +35,9 @@ _GUARD = (
 def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what each rank writes to one path (``write-raced``).
 
-    kind: checkpoint, other or text. path: how it is written. Nothing where a test may be about ranks, where the
-    path may differ, or where the directory is changed.
+    kind: checkpoint, other or text. path: how it is written. name: a variable of a checkpoint's call to which only
+    rank 0 assigns. Nothing where a test may be about ranks, where the path may differ, or where the directory is
+    changed.
     """
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
         return
@@ -46,11 +47,17 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if written is None and (forwarded := find_forwarded(step)) is not None:
             giver = forwarded[1]
             written = find_written(replace(giver, node=forwarded[0], name=step.name), files)
-        if written is None or ways.may_leave_out(step) or not ways.is_alike(written[0], giver):
+        if written is None or ways.may_leave_out(step):
             continue
-        if any(each in ways.spell(written[0], giver) for each in HARMLESS):
-            continue
-        yield ways.tell("write-raced", step, kind=written[1], path=ast.unparse(written[0]))
+        path, kind = written
+        fact = ways.tell("write-raced", step, kind=kind, path=ast.unparse(path))
+        of_first = ways.find_of_first(giver) if kind == "checkpoint" else None
+        if of_first is not None:
+            name, value = of_first
+            related = (RelatedPlace("noticed", giver.scope.place(value)),)
+            yield replace(fact, related=related, details={**fact.details, "name": name})
+        elif ways.is_alike(path, giver) and not any(each in ways.spell(path, giver) for each in HARMLESS):
+            yield fact
 
 
 @lint_rule("master-writes-by-all", reads="module")
@@ -104,6 +111,15 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
     for fact in facts_of(evidence, "write-raced"):
         kind, path = fact.details["kind"], fact.details["path"]
         severity = {"checkpoint": None, "other": "warning"}.get(kind, "info")
+        if name := fact.details.get("name"):
+            yield tell_fact(
+                fact,
+                f"All ranks save at {name_line(fact.place)}, but only rank 0 assigns {name}: the others raise "
+                "UnboundLocalError.",
+                Fix("write on rank 0 only, to a temporary name first", code=_guard(fact.place.text, path)),
+                why=f"no rank-dependent `if` guards the save, and each assignment to {name} is under one",
+            )
+            continue
         yield tell_fact(
             fact,
             f"All ranks write {path} at {name_line(fact.place)}: the file can be torn, or a mix of their data.",

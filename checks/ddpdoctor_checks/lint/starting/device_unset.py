@@ -13,12 +13,14 @@ from ddpdoctor.source.resolve.calls import JOINS, name_collective
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
-from ddpdoctor.source.resolve.traces import OTHER_JOINS, Step, Trace
+from ddpdoctor.source.resolve.traces import OTHER_JOINS, Frame, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.sameness.alike import find_value
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor.source.training.cuda import SETS, hides_others, is_of_nccl, uses_gpu
 from ddpdoctor.source.training.moves import is_move
 from ddpdoctor.source.training.options import find_setting
+from ddpdoctor.source.training.train_loops import is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 
@@ -35,9 +37,9 @@ DEEPEST = 4
 def find_unset_devices(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what needs the device before it is set (``device-unset``), or where all take GPU 0 (``device-shared``).
 
-    function: what is called. Nothing behind a call of a function that was not given: it may set the device. A group of
-    NCCL in a program that speaks of no setting of the device is asked about (``device-doubted``), unless each rank
-    surely takes GPU 0.
+    function: what is called. join: where the group is made. Nothing behind a call of a function that was not given: it
+    may set the device. A group of NCCL in a program that speaks of no setting of the device is asked about
+    (``device-doubted``), unless each rank that trains takes GPU 0.
     """
     sure = is_of_nccl(trace, files) and not trace.setup
     found = list(_find_sure(trace, files)) if sure else []
@@ -55,16 +57,19 @@ def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFac
         return
     if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return
-    ways = Ways(files, trace)
+    ways, place = Ways(files, trace), joins[0].scope.place(joins[0].node)
     wrapped = list(_find_wrapped_moves(trace, files)) if sure else []
+    trains = [set(step.guards) for step in trace.steps if step.call is not None and is_backward(step.call)]
     for step in trace.steps if sure else ():
         call = step.call
-        if call is None or not (ways.is_on_way(step) or call in wrapped):
+        trained = any(set(step.guards) <= each for each in trains)  # each run that trains comes there
+        if call is None or not (trained or ways.is_on_way(step) or call in wrapped):
             continue
         if _takes_first_gpu(call, step, files):
-            yield ways.tell("device-shared", step, function=ast.unparse(call.func).rpartition(".")[2])
+            function = ast.unparse(call.func).rpartition(".")[2]
+            yield ways.tell("device-shared", step, function=function, join=name_line(place))
             return
-    yield SourceFact("device-doubted", joins[0].scope.place(joins[0].node))
+    yield SourceFact("device-doubted", place)
 
 
 def _find_wrapped_moves(trace: Trace, files: Files) -> Iterator[ast.Call]:
@@ -125,24 +130,32 @@ def _takes_first_gpu(call: ast.Call, step: Step, files: Files) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
     if call.func.attr == "cuda":
-        return not call.args and not call.keywords and not step.name.startswith("torch.")
+        own = [each for each in call.keywords if each.arg != "non_blocking"]
+        return not call.args and not own and not step.name.startswith("torch.")
     if call.func.attr != "to":
         return False
     device = find_keyword(call, "device", 0)
-    return device is not None and "cuda" in _list_devices(device, step.scope, files)
+    return device is not None and "cuda" in _list_devices(device, step.scope, step.frames, files)
 
 
-def _list_devices(node: ast.expr, scope: Scope, files: Files, depth: int = 0) -> set[str]:
+def _list_devices(
+    node: ast.expr, scope: Scope, frames: tuple[Frame, ...], files: Files, depth: int = 0
+) -> set[str]:
     """Return what a device may be, of ``cuda`` and ``cpu``; nothing where it may be another one."""
-    sides: list[tuple[ast.expr, Scope]] = []
+    sides: list[tuple[ast.expr, Scope, tuple[Frame, ...]]] = []
     if isinstance(node, ast.IfExp):
-        sides = [(node.body, scope), (node.orelse, scope)]
+        sides = [(node.body, scope, frames), (node.orelse, scope, frames)]
     elif isinstance(node, ast.Call) and files.dotted(node.func, scope) == "torch.device":
-        sides = [(node.args[0], scope)] if len(node.args) == 1 and not node.keywords else []
+        sides = [(node.args[0], scope, frames)] if len(node.args) == 1 and not node.keywords else []
     elif isinstance(node, ast.Name) and (found := scope.lookup(node.id)) is not None:
-        sides = [(each, found[0]) for each in found[1] if each is not UNKNOWN or len(found[1]) > 1]
+        home, values = found
+        inside = frames if home is scope else ()
+        sides = [(each, home, inside) for each in values if each is not UNKNOWN or len(values) > 1]
+        if values == [UNKNOWN] and inside and inside[-1].callee is home:
+            given = find_value(inside[-1], node.id)
+            sides = [(given, inside[-1].scope, inside[:-1])] if given is not None else []
     if sides and depth < DEEPEST:
-        each = [_list_devices(value, home, files, depth + 1) for value, home in sides]
+        each = [_list_devices(value, home, way, files, depth + 1) for value, home, way in sides]
         return set().union(*each) if all(each) else set()
     text = find_setting(node, scope, files)
     return {text} if text in ("cuda", "cpu") else set()
@@ -171,9 +184,9 @@ def tell_device_unset(evidence: Evidence) -> Iterable[Finding]:
             why="the group is NCCL's, and nothing in the program sets the device",
             severity="warning",
         )
-    known = {fact.place.file for fact in facts_of(evidence, "device-shared")}
+    known = {fact.details.get("join") for fact in facts_of(evidence, "device-shared")}
     for fact in facts_of(evidence, "device-doubted"):
-        if fact.place.file in known:
+        if name_line(fact.place) in known:
             continue
         yield tell_question(
             fact,
