@@ -389,3 +389,72 @@ def test_model_that_is_only_known_to_be_prepared() -> None:
 @pytest.mark.right
 def test_loss_of_a_prepared_model_that_all_agree_on() -> None:
     assert lint(PREPARED.format(agreed="loss = accelerator.reduce(loss)")) == []
+
+
+UNMADE = """\
+import unread
+RANK = int(os.getenv("RANK", -1))
+def train(args, count):
+    {make}
+    model = unread.models(args)
+    {before}
+    if {test}:
+        model = DDP(model)
+    dist.broadcast(torch.ones(1), 0) if {test} else None
+def main(args):
+    {outer}
+    train(args, {count})
+if __name__ == "__main__":
+    main(argparse.ArgumentParser().parse_args())
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    ("test", "count", "before", "outer"),
+    [
+        ("count > 1", "torch.cuda.device_count()", "pass", "pass"),
+        ("count >= 2", "int(os.environ['WORLD_SIZE'])", "pass", "pass"),
+        ("args.num_gpus > 1", "1", "args.num_gpus = torch.cuda.device_count()", "pass"),
+        ("RANK != -1", "1", "pass", "pass"),
+        (
+            "count > 1",
+            "torch.cuda.device_count()",
+            "if count == 1 and args.index != 0:\n        return",
+            "pass",
+        ),
+        ("count > 1", "torch.cuda.device_count()", "pass", "if args.command != 'train':\n        return"),
+        (
+            "count > 1",
+            "torch.cuda.device_count()",
+            "pass",
+            "if not os.path.exists(args.data):\n        return",
+        ),
+    ],
+)
+def test_group_that_nothing_makes_behind_choices_of_the_user(
+    test: str, count: str, before: str, outer: str
+) -> None:
+    text = UNMADE.format(make="pass", test=test, count=count, before=before, outer=outer)
+    assert "ENV019" in {each.code for each in lint(text)}
+    made = UNMADE.format(
+        make='dist.init_process_group("nccl")', test=test, count=count, before=before, outer=outer
+    )
+    assert "ENV019" not in {each.code for each in (*lint(made), *ask(made))}
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("test", "count", "outer"),
+    [
+        ("count > 1", "unread.world_size()", "pass"),
+        ("count > 1", "args.world_size", "pass"),
+        ("count == 1", "torch.cuda.device_count()", "pass"),
+        ("count > 1 and dist.is_initialized()", "torch.cuda.device_count()", "pass"),
+        ("count > 1", "torch.cuda.device_count()", "if not args.multi:\n        return"),
+        ("count > 1", "torch.cuda.device_count()", "if unread.alone():\n        return"),
+    ],
+)
+def test_group_that_this_program_may_do_without(test: str, count: str, outer: str) -> None:
+    text = UNMADE.format(make="pass", test=test, count=count, before="pass", outer=outer)
+    assert "ENV019" not in {each.code for each in lint(text)}

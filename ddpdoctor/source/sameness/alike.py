@@ -15,8 +15,8 @@ from ddpdoctor.source.resolve.traces import Frame, Trace
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, is_spelled_out, own_nodes
 
 RANKLIKE = re.compile(
-    r"rank|main|master|primary|chief|zero|first|leader|proc|pid|node|worker|gpu|device|host|coord|local|shard"
-    r"|uniq|uuid|rand|time|temp|tmp|lock|turn|slurm",
+    r"rank|main|master|primary|chief|zero|first(?!_?(?:epoch|step|iter|batch))|leader|proc|pid|node|worker|gpu|device"
+    r"|host|coord|local|shard|uniq|uuid|rand|time|temp|tmp|lock|turn|slurm",
     re.IGNORECASE,
 )
 """Names that may differ over ranks, or put them in an order."""

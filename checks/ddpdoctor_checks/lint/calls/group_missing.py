@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
@@ -13,11 +14,18 @@ from ddpdoctor.source.resolve.calls import APEX, SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.makers import find_class_kind
-from ddpdoctor.source.resolve.names import Files, Scope, name_calls
+from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope, name_calls
 from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.programs import ALL_JOINS, DISTRIBUTED, FRAMEWORKS
+from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Guard, Step, Trace
-from ddpdoctor.source.resolve.walking import find_keyword, is_main_guard, is_spelled_out
+from ddpdoctor.source.resolve.walking import (
+    find_argument,
+    find_keyword,
+    is_main_guard,
+    is_spelled_out,
+    name_last,
+)
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
@@ -43,6 +51,16 @@ MAY_MAKE = re.compile(
 """Names of what may make a group in a package of which nothing is known."""
 READS_ONLY = ("config", "cfg", "logg", "parse", "version")
 """Parts of names of what reads settings or writes a log, in whichever package: it makes no group."""
+DEEPEST = 4
+"""Values that are followed into one another."""
+OF_RANKS = re.compile(
+    r"rank|world|dist|ddp|parallel|proc|gpu|cuda|device|node|local|launch|init|slurm|mpi|group|multi|shard|size|num_|n_|sync|main|master",
+    re.I,
+)
+"""Parts of what a test says that may decide whether there are several ranks."""
+CHOOSES = frozenset({"getattr", "hasattr", "isinstance", "len", "exists", "isfile", "isdir", "startswith", "endswith",
+                     "get", "lower", "int", "float", "str", "bool", "min", "max"})  # fmt: skip
+"""Functions in a test that ask for an option, a file or a number."""
 QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpand click clip colorama cv2 dateutil
     easydict einops filelock ftfy fsspec gdown h5py huggingface_hub imageio imgaug jinja2 joblib jsonlines kornia
     librosa lmdb loguru lpips matplotlib mpl_toolkits mpi4py msgpack natsort nltk numba omegaconf opencv pandas
@@ -122,32 +140,95 @@ def _is_reached(step: Step, kinds: Kinds) -> bool:
 
 
 def _is_taken(guard: Guard, kinds: Kinds) -> bool:
-    """Whether a run of several ranks surely comes past a test.
+    """Whether some run of several ranks surely comes past a test.
 
-    It asks the environment or the launcher's option for ranks, for a device, or for a setting that the program makes by
-    itself.
+    It asks the environment or the launcher's option for ranks, for a device, for a setting that the program makes by
+    itself, or for something else that is the user's to choose.
     """
-    if not isinstance(guard.test, ast.expr):
-        return False
-    test, positive = guard.test, guard.positive
+    return isinstance(guard.test, ast.expr) and _takes(guard.test, guard.positive, guard, kinds)
+
+
+def _takes(test: ast.expr, positive: bool, guard: Guard, kinds: Kinds) -> bool:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test, positive = test.operand, not positive
+        return _takes(test.operand, not positive, guard, kinds)
+    if isinstance(test, ast.BoolOp):
+        needs = all if isinstance(test.op, ast.And) is positive else any
+        return needs(_takes(each, positive, guard, kinds) for each in test.values)
     if OF_DEVICES.fullmatch(ast.unparse(test)) is not None:
         return positive
     if isinstance(test, ast.Compare):
-        if OF_SCHEDULERS.search(ast.unparse(guard.test)):
+        if OF_SCHEDULERS.search(ast.unparse(test)):
             return True
         if isinstance(test.ops[0], (ast.Is, ast.IsNot)) and ast.unparse(test.comparators[0]) == "None":
             return positive is isinstance(test.ops[0], ast.IsNot) and _is_made_by_program(
                 test.left, guard, kinds
             )
-    if kinds.programs.side(guard.test, guard.scope) != guard.positive:
+    many = _find_side_of_many(test)
+    if many is not None and _is_counted(many[0], guard, kinds):
+        return many[1] is positive
+    if many is None and not OF_RANKS.search(ast.unparse(test)):
+        return _is_choice(test) and RankReader(kinds.files).read(test, guard.scope) is None
+    if kinds.programs.side(test, guard.scope) != positive:
         return False
     if isinstance(test, (ast.Name, ast.Attribute)):
         return _is_made_by_program(test, guard, kinds) or _is_left_to_user(test, guard, kinds)
     return "os.environ" in ast.unparse(test) or (
-        isinstance(test, ast.Compare) and _is_option_of_launcher(test.left)
+        isinstance(test, ast.Compare)
+        and (_is_option_of_launcher(test.left) or _is_of_environment(test.left, guard.scope))
     )
+
+
+def _is_choice(test: ast.expr) -> bool:
+    """Whether a test that speaks of no ranks is about an option, a file or a number: some run goes either way."""
+    calls = [each for each in ast.walk(test) if isinstance(each, ast.Call)]
+    return all(name_last(each.func) in CHOOSES for each in calls)
+
+
+def _find_side_of_many(test: ast.expr) -> tuple[ast.expr, bool] | None:
+    """Return the number that a test compares with 1 or 2, and the side of more than one."""
+    if (
+        not isinstance(test, ast.Compare)
+        or len(test.ops) != 1
+        or not isinstance(test.comparators[0], ast.Constant)
+    ):
+        return None
+    key = type(test.ops[0]), test.comparators[0].value
+    if key in {(ast.Gt, 1), (ast.GtE, 2), (ast.NotEq, 1)}:
+        return test.left, True
+    return (test.left, False) if key in {(ast.Eq, 1), (ast.LtE, 1), (ast.Lt, 2)} else None
+
+
+def _is_counted(node: ast.expr, guard: Guard, kinds: Kinds, depth: int = 0) -> bool:
+    """Whether a number is that of the GPUs, a setting, or of the environment, whether there is a group or not."""
+    if depth > DEEPEST:
+        return False
+    if isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, (ast.Call, ast.Subscript)):
+        counts = isinstance(node, ast.Call) and name_last(node.func) == "device_count"
+        return counts or RANKED.search(ast.unparse(node)) is not None
+    if isinstance(node, ast.Attribute):
+        assigned = _list_assigned(node, guard, kinds)
+        return bool(assigned) and all(_is_counted(each, guard, kinds, depth + 1) for each in assigned)
+    found = guard.scope.lookup(node.id) if isinstance(node, ast.Name) else None
+    if not isinstance(node, ast.Name) or found is None:
+        return False
+    home, values = found
+    inside = replace(guard, scope=home)
+    given = [
+        (find_argument(call, home, node.id), replace(guard, scope=scope))
+        for call, scope in (kinds.callers(home) if node.id in home.parameters else ())
+    ]
+    sides = [*((each, inside) for each in values if each is not UNKNOWN), *given]
+    return bool(sides) and all(
+        each is not None and _is_counted(each, where, kinds, depth + 1) for each, where in sides
+    )
+
+
+def _is_of_environment(node: ast.expr, scope: Scope) -> bool:
+    """Whether a variable is what the launcher's environment has: ``RANK = int(os.getenv("RANK", -1))``."""
+    found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
+    return found is not None and len(found[1]) == 1 and RANKED.search(ast.unparse(found[1][0])) is not None
 
 
 def _is_option_of_launcher(node: ast.expr) -> bool:
@@ -200,20 +281,25 @@ def _needs_group(step: Step, kinds: Kinds) -> bool:
     elif step.name not in (*WRAPPERS, APEX, *ASKS):
         return False
     return not any(
-        each.kind in ("try", "except", "case") or _may_ask(each, kinds)
+        each.kind in ("try", "except", "case") or _may_ask(each.test, each, kinds)
         for each in step.guards
         if each.kind not in ("for", "main", "with", "decorator")
     )
 
 
-def _may_ask(guard: Guard, kinds: Kinds) -> bool:
-    """Whether a test may ask for a group; one for the number of ranks by the launcher's variables does not."""
-    text = OF_DEVICES.sub("", ast.unparse(guard.test))
+def _may_ask(test: ast.AST, guard: Guard, kinds: Kinds) -> bool:
+    """Whether a test may ask for a group; one for the number of GPUs or by the launcher's variables does not."""
+    if isinstance(test, ast.BoolOp):
+        return any(_may_ask(each, guard, kinds) for each in test.values)
+    text = OF_DEVICES.sub("", ast.unparse(test))
     if not MAY_ASK.search(text):
         return False
-    if ASKS_FOR_GROUP.search(text) or "get_world_size" in text or not isinstance(guard.test, ast.expr):
+    if ASKS_FOR_GROUP.search(text) or "get_world_size" in text or not isinstance(test, ast.expr):
         return True
-    return not _is_size_of_launch(guard.test, guard.scope, kinds)
+    many = _find_side_of_many(test)
+    if many is not None and _is_counted(many[0], guard, kinds):
+        return False
+    return not _is_size_of_launch(test, guard.scope, kinds)
 
 
 def _is_size_of_launch(test: ast.expr, scope: Scope, kinds: Kinds) -> bool:
