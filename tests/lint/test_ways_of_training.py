@@ -61,14 +61,24 @@ for step in range(100):
 
 
 @pytest.mark.wrong
-@pytest.mark.parametrize("test", ["torch.isnan(loss)", "not math.isfinite(loss)", "loss > 1e4"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        "torch.isnan(loss)",
+        "not math.isfinite(loss)",
+        "loss > 1e4",
+        "args.resume and step == first_step and loss < 1",
+    ],
+)
 def test_save_by_all_behind_a_question_about_a_number(test: str) -> None:
     text = "import math\n" + SKIPS.format(test=test)
     assert lines_of(lint(text), "CKP001") == find_marked(text)
 
 
 @pytest.mark.right
-@pytest.mark.parametrize("test", ["torch.any(ranks != dist.get_rank())", "skips(loss)", "dist.get_rank()"])
+@pytest.mark.parametrize(
+    "test", ["torch.any(ranks != dist.get_rank())", "skips(loss)", "dist.get_rank()", "step == first_rank"]
+)
 def test_save_behind_a_question_that_may_be_about_ranks(test: str) -> None:
     assert "CKP001" not in {each.code for each in lint(SKIPS.format(test=test))}
 
