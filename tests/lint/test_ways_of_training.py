@@ -468,3 +468,15 @@ def test_group_that_nothing_makes_behind_choices_of_the_user(
 def test_group_that_this_program_may_do_without(test: str, count: str, outer: str) -> None:
     text = UNMADE.format(make="pass", test=test, count=count, before="pass", outer=outer)
     assert "ENV019" not in {each.code for each in lint(text)}
+
+
+@pytest.mark.parametrize(("mode", "found"), [("'test'", False), ("args.mode", True)])
+def test_side_of_a_function_that_this_program_never_takes(mode: str, *, found: bool) -> None:
+    text = f"""
+    def load(args, data, mode):
+        if mode == "train":
+            return DistributedSampler(data)
+    if __name__ == "__main__":
+        load(argparse.ArgumentParser().parse_args(), [1, 2], {mode})
+    """
+    assert ("ENV019" in {each.code for each in lint(text)}) is found

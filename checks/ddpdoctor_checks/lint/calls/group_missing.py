@@ -26,6 +26,7 @@ from ddpdoctor.source.resolve.walking import (
     is_spelled_out,
     name_last,
 )
+from ddpdoctor.source.sameness.alike import SETTINGS
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
@@ -167,7 +168,9 @@ def _takes(test: ast.expr, positive: bool, guard: Guard, kinds: Kinds) -> bool:
     if many is not None and _is_counted(many[0], guard, kinds):
         return many[1] is positive
     if many is None and not OF_RANKS.search(ast.unparse(test)):
-        return _is_choice(test) and RankReader(kinds.files).read(test, guard.scope) is None
+        return (
+            _is_choice(test, guard.scope, kinds) and RankReader(kinds.files).read(test, guard.scope) is None
+        )
     if kinds.programs.side(test, guard.scope) != positive:
         return False
     if isinstance(test, (ast.Name, ast.Attribute)):
@@ -178,10 +181,27 @@ def _takes(test: ast.expr, positive: bool, guard: Guard, kinds: Kinds) -> bool:
     )
 
 
-def _is_choice(test: ast.expr) -> bool:
-    """Whether a test that speaks of no ranks is about an option, a file or a number: some run goes either way."""
-    calls = [each for each in ast.walk(test) if isinstance(each, ast.Call)]
-    return all(name_last(each.func) in CHOOSES for each in calls)
+def _is_choice(test: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a test that speaks of no ranks is about an option, a file or a number: some run goes either way.
+
+    A parameter is none that a call gives a constant, or leaves to its default: ``Loader(args, "test")``; nor is what an
+    object keeps of them.
+    """
+    if any(name_last(each.func) not in CHOOSES for each in ast.walk(test) if isinstance(each, ast.Call)):
+        return False
+    if any(_is_kept(each) for each in ast.walk(test)):
+        return False
+    fixed = (each.id for each in ast.walk(test) if isinstance(each, ast.Name) and each.id in scope.parameters)
+    return not any(
+        isinstance(find_argument(call, scope, name) or ast.Constant(None), ast.Constant)
+        for name in fixed
+        for call, _ in kinds.callers(scope)
+    )
+
+
+def _is_kept(node: ast.AST) -> bool:
+    """Whether it is an attribute of ``self`` that is no settings."""
+    return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self" and node.attr not in SETTINGS
 
 
 def _find_side_of_many(test: ast.expr) -> tuple[ast.expr, bool] | None:
