@@ -219,27 +219,28 @@ def _find_side_of_many(test: ast.expr) -> tuple[ast.expr, bool] | None:
 
 
 def _is_counted(node: ast.expr, guard: Guard, kinds: Kinds, depth: int = 0) -> bool:
-    """Whether a number is that of the GPUs, a setting, or of the environment, whether there is a group or not."""
+    """Whether a number is that of the GPUs, or of the environment, whether there is a group or not.
+
+    A constant may be beside it, for a run of one process; alone it is the start of what a group sets.
+    """
     if depth > DEEPEST:
         return False
-    if isinstance(node, ast.Constant):
-        return True
     if isinstance(node, (ast.Call, ast.Subscript)):
         counts = isinstance(node, ast.Call) and name_last(node.func) == "device_count"
         return counts or RANKED.search(ast.unparse(node)) is not None
+    sides: list[tuple[ast.expr | None, Guard]] = []
     if isinstance(node, ast.Attribute):
-        assigned = _list_assigned(node, guard, kinds)
-        return bool(assigned) and all(_is_counted(each, guard, kinds, depth + 1) for each in assigned)
-    found = guard.scope.lookup(node.id) if isinstance(node, ast.Name) else None
-    if not isinstance(node, ast.Name) or found is None:
-        return False
-    home, values = found
-    inside = replace(guard, scope=home)
-    given = [
-        (find_argument(call, home, node.id), replace(guard, scope=scope))
-        for call, scope in (kinds.callers(home) if node.id in home.parameters else ())
-    ]
-    sides = [*((each, inside) for each in values if each is not UNKNOWN), *given]
+        sides = [(each, guard) for each in _list_assigned(node, guard, kinds)]
+    elif isinstance(node, ast.Name) and (found := guard.scope.lookup(node.id)) is not None:
+        home, values = found
+        if home.spawned and node.id in home.parameters:
+            return True  # of the process that spawned it, which had no group
+        sides = [(each, replace(guard, scope=home)) for each in values if each is not UNKNOWN]
+        sides += [
+            (find_argument(call, home, node.id), replace(guard, scope=scope))
+            for call, scope in (kinds.callers(home) if node.id in home.parameters else ())
+        ]
+    sides = [pair for pair in sides if not isinstance(pair[0], ast.Constant)]
     return bool(sides) and all(
         each is not None and _is_counted(each, where, kinds, depth + 1) for each, where in sides
     )
