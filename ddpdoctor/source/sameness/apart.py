@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.source.resolve.calls import JOINS
@@ -142,7 +143,7 @@ class Ways:
 
     def _find_of_first(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, ast.expr] | None:
         flow = kinds_of(self.files).flow(scope)
-        for each in ast.walk(node) if depth < FOLLOWED else ():
+        for each in _list_evaluated(node) if depth < FOLLOWED else ():
             known = flow.bindings.get(each.id, []) if isinstance(each, ast.Name) else []
             if not isinstance(each, ast.Name) or any(one.kind != "assign" for one in known):
                 continue
@@ -333,6 +334,18 @@ class Ways:
     def _is_parameter(node: ast.Name, scope: Scope) -> bool:
         found = scope.lookup(node.id)
         return found is not None and found[1][:1] == [UNKNOWN] and node.id not in found[0].loops
+
+
+def _list_evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of an expression that are evaluated whatever its tests say, with the function's own variables."""
+    yield node
+    if isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        return
+    if isinstance(node, (ast.IfExp, ast.BoolOp)):
+        yield from _list_evaluated(node.test if isinstance(node, ast.IfExp) else node.values[0])
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _list_evaluated(child)
 
 
 def _is_on_loops(test: ast.expr, scope: Scope) -> bool:

@@ -20,8 +20,8 @@ from ddpdoctor_checks.job.silent import teardown
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
 ENDS = re.compile(
-    r"(\w+_)?(destroy|clean_?up|shut_?down|tear_?down|finali[sz]e)"
-    r"(_(dist|distributed|ddp|all|\w*process|\w*groups?|\w*parallel|environment|env|rpc))?",
+    r"(?:^|_)(?:destroy|clean_?up|shut_?down|tear_?down|finali[sz]e)"
+    r"(?:_(?:dist|distributed|ddp|all|process|processes|groups?|model|parallel|env|environment|rpc)){0,2}$",
     re.IGNORECASE,
 )
 """Names of functions that may destroy the process group."""
@@ -61,7 +61,7 @@ def _is_nccl(call: ast.Call, scope: Scope, files: Files) -> bool:
 def _may_end(member: Scope, files: Files) -> bool:
     """Whether a file destroys a group, or calls what may; a function of the files is read by itself."""
     return any("destroy_process_group" in name for name in names_in(member.node)) or any(
-        ENDS.fullmatch(name_last(call.func))
+        ENDS.search(name_last(call.func))
         and not ast.unparse(call.func).startswith("super()")  # of a class for tests
         and files.function(call.func, scope) is None
         and name.split(".")[0] not in KNOWN_ROOTS

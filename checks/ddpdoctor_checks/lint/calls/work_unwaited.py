@@ -10,7 +10,6 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import DIST, GROUP_AT
-from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope, name_calls
 from ddpdoctor.source.resolve.walking import find_keyword, is_true, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
@@ -49,7 +48,7 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
         at_once = _find_read_at_once(scope, works)
         for call in at_once:
             yield _note_dropped(call, scope, works)
-        if _is_synchronised(scope, files):
+        if any(_synchronises(each, files) for each in files.find_related(module)):
             continue
         settles = (c for c, name in name_calls(scope, files) if name in SETTLES and c not in works)
         settled = max((each.lineno for each in settles), default=0)
@@ -231,26 +230,14 @@ def _reads(node: ast.AST, text: str) -> bool:
     )
 
 
-def _is_synchronised(scope: Scope, files: Files) -> bool:
-    """Whether a function, or one that leads to it, waits for a device: then what was begun is done.
+def _synchronises(module: Scope, files: Files) -> bool:
+    """Whether a file waits for a device somewhere: then what was begun is done.
 
-    Where nothing that was read calls the function, any such wait of the files counts.
+    A function of the files with that name does what it does in its own lines.
     """
-    around, waiting = {scope}, [scope]
-    while waiting:
-        for _, home in kinds_of(files).callers(waiting.pop()):
-            if home not in around:
-                around.add(home)
-                waiting.append(home)
-    if len(around) == 1:
-        around = {each for module in files.find_related(scope.module) for each in module.walk()}
-    return any(_synchronises(each, files) for each in around)
-
-
-def _synchronises(scope: Scope, files: Files) -> bool:
-    """Whether a function waits for a device; one of the files with that name does what it does in its own lines."""
     return any(
         name.endswith(".synchronize") and files.function(call.func, scope) is None
+        for scope in module.walk()
         for call, name in name_calls(scope, files)
     )
 
