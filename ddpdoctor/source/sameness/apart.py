@@ -137,7 +137,7 @@ class Ways:
     def find_of_first(self, step: Step) -> tuple[str, ast.expr] | None:
         """Return a variable that a step's call reads and only rank 0 has, with what it is there.
 
-        Every assignment to it in the function stands under a test for rank 0: the others raise UnboundLocalError.
+        Every assignment to it in the function stands under a test for rank 0: the others raise NameError.
         """
         return self._find_of_first(step.call, step.scope, 0) if step.call is not None else None
 

@@ -115,7 +115,7 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
             yield tell_fact(
                 fact,
                 f"All ranks save at {name_line(fact.place)}, but only rank 0 assigns {name}: the others raise "
-                "UnboundLocalError.",
+                "NameError.",
                 Fix("write on rank 0 only, to a temporary name first", code=_guard(fact.place.text, path)),
                 why=f"no rank-dependent `if` guards the save, and each assignment to {name} is under one",
             )
