@@ -108,3 +108,80 @@ def test_number_that_a_spawned_function_is_given() -> None:
     """
     assert "ENV019" in {each.code for each in lint(text)}
     assert "ENV019" not in {each.code for each in lint(text.replace("DDP(torch", "print(torch"))}
+
+
+FIXED = """
+from types import SimpleNamespace
+{made}
+class Config:
+    mode: str = "fast"
+    reduce: bool = False
+def evaluate(split):
+    if split == "train":
+        dist.barrier()
+def main():
+    args = argparse.ArgumentParser().parse_args()
+    if {test}:
+        dist.barrier()
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "test", "found"),
+    [
+        ("REDUCE = False", "REDUCE", False),
+        ("REDUCE = True", "REDUCE", True),
+        ("REDUCE = os.path.exists('reduce')", "REDUCE", True),
+        ("table = {'reduce': False, 'mode': 'fast'}", "table['reduce']", False),
+        ("table = {'reduce': False, 'mode': 'fast'}", "table['mode'] == 'fast'", True),
+        ("space = SimpleNamespace(reduce=False)", "space.reduce", False),
+        ("conf = Config()", "conf.mode == 'slow'", False),
+        ("conf = Config()", "conf.mode != 'slow'", True),
+        ("conf = Config(mode=os.environ['MODE'])", "conf.mode == 'slow'", True),
+        ("conf = tyro.cli(Config)", "conf.mode == 'slow'", True),
+        ("conf = Config()", "getattr(conf, 'other', False)", False),
+        ("conf = Config()", "getattr(conf, 'reduce', False)", False),
+        ("conf = Config()", "Config.reduce", False),
+    ],
+)
+def test_what_the_program_gives_by_itself_is_no_choice(made: str, test: str, *, found: bool) -> None:
+    assert ("ENV019" in {each.code for each in lint(FIXED.format(made=made, test=test))}) is found
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        ("for split in ('val', 'test'):\n        evaluate(split)", False),
+        ("for split in args.splits:\n        evaluate(split)", True),
+        ("evaluate(args.split)", True),
+    ],
+)
+def test_side_that_a_loop_over_constants_never_takes(start: str, *, found: bool) -> None:
+    text = FIXED.format(made="pass", test="False").replace(
+        "    if False:\n        dist.barrier()", f"    {start}"
+    )
+    assert ("ENV019" in {each.code for each in lint(text)}) is found
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "made",
+    [
+        "start = dist.init_process_group\nstart('nccl')",
+        "start = functools.partial(dist.init_process_group, backend='nccl')\nstart()",
+        "BACKENDS = {'nccl': dist.init_process_group}\nBACKENDS['nccl']('nccl')",
+        "def begin(start=dist.init_process_group):\n    start('nccl')\nbegin()",
+    ],
+)
+def test_group_that_is_made_under_another_name(made: str) -> None:
+    text = (
+        "import functools\n"
+        + made
+        + """
+if __name__ == "__main__":
+    DDP(torch.nn.Linear(2, 2))
+"""
+    )
+    assert "ENV019" not in {each.code for each in lint(text)}

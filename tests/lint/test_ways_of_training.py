@@ -167,6 +167,35 @@ def test_batches_that_may_go_to_a_gpu_of_their_own(backend: str, given: str, mov
     assert "BKD009" not in {each.code for each in lint(text)}
 
 
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "sets",
+    [
+        "torch.get_device_module('cuda').set_device(int(os.environ['LOCAL_RANK']))",
+        "getattr(torch, 'cuda').set_device(int(os.environ['LOCAL_RANK']))",
+        "set_it = torch.cuda.set_device\n    set_it(int(os.environ['LOCAL_RANK']))",
+        "torch.distributed.device_mesh.init_device_mesh('cuda', (2,))",
+        "children = [dict(os.environ, CUDA_VISIBLE_DEVICES=str(i)) for i in range(8)]",
+        "child = {**os.environ, 'CUDA_VISIBLE_DEVICES': str(os.getpid() % 8)}",
+        "child = dict(os.environ)\n    child['CUDA_VISIBLE_DEVICES'] = os.environ['SLURM_LOCALID']",
+        "from common import setup_gpu\n    setup_gpu()",
+    ],
+)
+def test_devices_that_are_set_in_another_way(sets: str) -> None:
+    text = DEVICES.format(backend="'nccl'", given="", guard="pass", move="x.cuda()", set=sets)
+    assert "BKD009" not in {each.code for each in lint(text)}
+
+
+@pytest.mark.parametrize(
+    ("device", "found"), [("'cuda'", True), ("'cuda:' + os.environ['LOCAL_RANK']", False)]
+)
+@pytest.mark.parametrize("put", ["setattr(args, 'device', {})", "vars(args).update(device={})"])
+def test_device_that_a_call_puts_into_the_settings(put: str, device: str, *, found: bool) -> None:
+    text = DEVICES.format(backend="'nccl'", given="", guard="pass", move="x.to(args.device)", set="pass")
+    text = text.replace("unread.configure(args)", put.format(device))
+    assert ("BKD009" in {each.code for each in lint(text)}) is found
+
+
 DEVICE_OF_PARAMETER = """\
 def train(model, loader, device=torch.device({device})):
     for x in loader:
@@ -310,6 +339,33 @@ BY_COUNT = "sampler = DistributedSampler(data) if args.gpus > 1 else {other}"
 def test_sampler_beside_which_another_run_has_another(other: str, told: str) -> None:
     text = "import unread\n" + BESIDE_OTHERS.format(made=BY_COUNT.format(other=other), told=told)
     assert ("DAT002" in {each.code for each in lint(text)}) is (told == "pass")
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "told",
+    [
+        "sampler.epoch = epoch",
+        "sampler.seed = epoch",
+        "loader.sampler.seed += 1",
+        "setattr(sampler, 'epoch', epoch)",
+        "vars(sampler)['epoch'] = epoch",
+        "sampler.__dict__['seed'] = epoch",
+        "loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, seed=epoch))",
+    ],
+)
+def test_sampler_whose_order_is_set_in_another_way(told: str) -> None:
+    text = BESIDE_OTHERS.format(made=BY_COUNT.format(other="None"), told=told)
+    assert "DAT002" not in {each.code for each in lint(text)}
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "told", ["args.epoch = epoch", "args.seed = epoch", "state = {}; state['epoch'] = epoch"]
+)
+def test_epoch_that_is_only_noted(told: str) -> None:
+    text = BESIDE_OTHERS.format(made=BY_COUNT.format(other="None"), told=told)
+    assert "DAT002" in {each.code for each in lint(text)}
 
 
 ENDING = """\

@@ -12,6 +12,16 @@ KNOWN_ROOTS = frozenset({*sys.stdlib_module_names, *dir(builtins), "torch", "num
                          "librosa", "requests", "psutil", "rich", "tensorboard", "tensorboardX", "gym",
                          "gymnasium"})  # fmt: skip
 """Packages whose functions make no collective of the user's groups unless `name_collective` knows it."""
+QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpand click clip colorama cv2 dateutil
+    easydict einops filelock ftfy fsspec gdown h5py huggingface_hub imageio imgaug jinja2 joblib jsonlines kornia
+    librosa lmdb loguru lpips matplotlib mpl_toolkits mpi4py msgpack natsort nltk numba omegaconf opencv pandas
+    packaging pickle5 plotly prettytable psutil pyarrow pycocotools pydantic regex requests rich sacrebleu sacremoses
+    safetensors scipy seaborn sentencepiece shapely simplejson six skimage sklearn soundfile spacy submitit tabulate
+    tensorboard tensorboardX tensorboard_logger termcolor thop tiktoken timm tokenizers toml torchaudio torchinfo
+    torchmetrics torchsummary trimesh typing_extensions ujson unidecode webdataset xxhash yacs zmq Levenshtein
+    jieba Cython cython setuptools pkg_resources distutils editdistance torchtext tensorflow fvcore iopath
+    ruamel configargparse diffusers""".split())  # fmt: skip
+"""Packages that make no group of processes and set no device when they are imported or called."""
 SIZES = frozenset({"world", "world_size", "get_world_size", "num_processes", "nprocs"})
 """Names of the number of ranks."""
 HARMLESS = frozenset("""append extend update add get items keys values pop join split strip format write flush close

@@ -152,7 +152,24 @@ def hides_others(node: ast.AST, scope: Scope, files: Files) -> bool:
         scope: where it stands.
         files: all that are read together.
     """
-    return any(
-        name == "CUDA_VISIBLE_DEVICES" and "," not in (find_setting(value, scope, files) or "")
-        for name, value in find_settings(node, scope, files)
-    )
+    return any(_hides(name, value, scope, files) for name, value in find_settings(node, scope, files))
+
+
+def gives_device(node: ast.AST, scope: Scope, files: Files) -> bool:
+    """Whether it may be the environment of another process, to which it gives one GPU.
+
+    ``dict(os.environ, CUDA_VISIBLE_DEVICES=str(i))``, ``{"CUDA_VISIBLE_DEVICES": str(i)}`` or an entry of one; what a
+    process gives itself is a step of a trace.
+    """
+    pairs: list[tuple[ast.expr | None, ast.expr]] = []
+    if isinstance(node, ast.Dict):
+        pairs = list(zip(node.keys, node.values, strict=True))
+    elif isinstance(node, ast.Assign) and not find_settings(node, scope, files):
+        pairs = [(each.slice, node.value) for each in node.targets if isinstance(each, ast.Subscript)]
+    elif isinstance(node, ast.Call):
+        pairs = [(ast.Constant(each.arg), each.value) for each in node.keywords if each.arg]
+    return any(_hides(fold(name, scope, files), value, scope, files) for name, value in pairs if name)
+
+
+def _hides(name: str | None, value: ast.expr, scope: Scope, files: Files) -> bool:
+    return name == "CUDA_VISIBLE_DEVICES" and "," not in (find_setting(value, scope, files) or "")

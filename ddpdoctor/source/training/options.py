@@ -51,6 +51,16 @@ def _find_assigned(name: str, modules: frozenset[Scope], files: Files) -> Iterat
                     if any(_is_setting(each, name) for each in targets):
                         plain = node.value if isinstance(node, ast.Assign) else None
                         yield fold(plain, scope, files)
+                elif isinstance(node, ast.Call) and (given := _find_put(node, name)) is not None:
+                    yield fold(given, scope, files)
+
+
+def _find_put(call: ast.Call, name: str) -> ast.expr | None:
+    """Return what a call puts into a setting: ``setattr(args, "device", …)``, ``vars(args).update(device=…)``."""
+    if name_last(call.func) == "setattr" and len(call.args) == 3:
+        key = call.args[1]
+        return call.args[2] if isinstance(key, ast.Constant) and key.value == name else None
+    return find_keyword(call, name) if name_last(call.func) == "update" else None
 
 
 def _is_setting(node: ast.expr, name: str) -> bool:
@@ -66,14 +76,14 @@ def _find_defaults(name: str, modules: frozenset[Scope], files: Files) -> Iterat
                 if (
                     isinstance(call.func, ast.Attribute)
                     and call.func.attr == "add_argument"
-                    and _name_option(call) == name
+                    and name_option(call) == name
                 ):
                     yield fold(find_keyword(call, "default"), scope, files)
                 elif name_last(call.func) in HOLDERS and (given := find_keyword(call, name)) is not None:
                     yield fold(given, scope, files)
 
 
-def _name_option(call: ast.Call) -> str:
+def name_option(call: ast.Call) -> str:
     """Return the attribute under which argparse keeps an option: by ``dest``, or by its first long name."""
     dest = find_keyword(call, "dest")
     if isinstance(dest, ast.Constant):

@@ -12,7 +12,7 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import APEX, SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
-from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS, QUIET
 from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope, name_calls
 from ddpdoctor.source.resolve.objects import WRAPPERS
@@ -25,9 +25,11 @@ from ddpdoctor.source.resolve.walking import (
     is_main_guard,
     is_spelled_out,
     name_last,
+    own_nodes,
 )
 from ddpdoctor.source.sameness.alike import SETTINGS
 from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.training.fixed import list_fixed
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
 ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.barrier",
@@ -62,16 +64,6 @@ OF_RANKS = re.compile(
 CHOOSES = frozenset({"getattr", "hasattr", "isinstance", "len", "exists", "isfile", "isdir", "startswith", "endswith",
                      "get", "lower", "int", "float", "str", "bool", "min", "max"})  # fmt: skip
 """Functions in a test that ask for an option, a file or a number."""
-QUIET = frozenset("""PIL absl albumentations apex attr attrs av boto3 braceexpand click clip colorama cv2 dateutil
-    easydict einops filelock ftfy fsspec gdown h5py huggingface_hub imageio imgaug jinja2 joblib jsonlines kornia
-    librosa lmdb loguru lpips matplotlib mpl_toolkits mpi4py msgpack natsort nltk numba omegaconf opencv pandas
-    packaging pickle5 plotly prettytable psutil pyarrow pycocotools pydantic regex requests rich sacrebleu sacremoses
-    safetensors scipy seaborn sentencepiece shapely simplejson six skimage sklearn soundfile spacy submitit tabulate
-    tensorboard tensorboardX tensorboard_logger termcolor thop tiktoken timm tokenizers toml torchaudio torchinfo
-    torchmetrics torchsummary trimesh typing_extensions ujson unidecode webdataset xxhash yacs zmq Levenshtein
-    jieba Cython cython setuptools pkg_resources distutils editdistance torchtext tensorflow fvcore iopath
-    ruamel configargparse diffusers""".split())  # fmt: skip
-"""Packages that make no group of processes when they are imported or called."""
 
 
 @lint_rule("group-missing", "group-doubted", reads="program")
@@ -168,9 +160,8 @@ def _takes(test: ast.expr, positive: bool, guard: Guard, kinds: Kinds) -> bool:
     if many is not None and _is_counted(many[0], guard, kinds):
         return many[1] is positive
     if many is None and not OF_RANKS.search(ast.unparse(test)):
-        return (
-            _is_choice(test, guard.scope, kinds) and RankReader(kinds.files).read(test, guard.scope) is None
-        )
+        chosen = _is_choice(test, positive, guard.scope, kinds)
+        return chosen and RankReader(kinds.files).read(test, guard.scope) is None
     if kinds.programs.side(test, guard.scope) != positive:
         return False
     if isinstance(test, (ast.Name, ast.Attribute)):
@@ -181,22 +172,39 @@ def _takes(test: ast.expr, positive: bool, guard: Guard, kinds: Kinds) -> bool:
     )
 
 
-def _is_choice(test: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+def _is_choice(test: ast.expr, positive: bool, scope: Scope, kinds: Kinds) -> bool:
     """Whether a test that speaks of no ranks is about an option, a file or a number: some run goes either way.
 
-    A parameter is none that a call gives a constant, or leaves to its default: ``Loader(args, "test")``; nor is what an
-    object keeps of them.
+    One about what the program gives by itself goes the way of that. A parameter is no choice that a call gives such a
+    value, or leaves to its default: ``Loader(args, "test")``; nor is what an object keeps of them.
     """
     if any(name_last(each.func) not in CHOOSES for each in ast.walk(test) if isinstance(each, ast.Call)):
         return False
     if any(_is_kept(each) for each in ast.walk(test)):
         return False
-    fixed = (each.id for each in ast.walk(test) if isinstance(each, ast.Name) and each.id in scope.parameters)
+    sides = _list_fixed_sides(test, scope, kinds.files)
+    if sides is not None:
+        return positive in sides
+    names = [each.id for each in ast.walk(test) if isinstance(each, ast.Name) and each.id in scope.parameters]
     return not any(
-        isinstance(find_argument(call, scope, name) or ast.Constant(None), ast.Constant)
-        for name in fixed
-        for call, _ in kinds.callers(scope)
+        (given := find_argument(call, scope, name)) is None
+        or list_fixed(given, home, kinds.files) is not None
+        for name in names
+        for call, home in kinds.callers(scope)
     )
+
+
+def _list_fixed_sides(test: ast.expr, scope: Scope, files: Files) -> set[bool] | None:
+    """Return the sides that a test of what the program gives by itself may take; None of another test."""
+    if not isinstance(test, ast.Compare):
+        values = list_fixed(test, scope, files)
+        return None if values is None else set(map(bool, values))
+    left, right = (list_fixed(each, scope, files) for each in (test.left, test.comparators[0]))
+    if left is None or right is None:
+        return None
+    equal = isinstance(test.ops[0], ast.Eq)
+    known = len(test.ops) == 1 and (equal or isinstance(test.ops[0], ast.NotEq))
+    return {(one == other) is equal for one in left for other in right} if known else set()
 
 
 def _is_kept(node: ast.AST) -> bool:
@@ -359,10 +367,24 @@ def _makes_group(member: Scope, kinds: Kinds) -> bool:
         of_files = kinds.files.function(call.func, scope) or kinds.files.find_class(call.func, scope)
         if of_files is None and _may_be_maker(name or ast.unparse(call.func)):
             return True
+    if any(_hands_on_join(scope, kinds.files) for scope in member.walk()):
+        return True
     return any(
         _may_be_maker(kinds.files.dotted(base, scope) or "") and kinds.files.find_class(base, scope) is None
         for scope in member.walk()
         for base in getattr(scope.node, "bases", ())
+    )
+
+
+def _hands_on_join(scope: Scope, files: Files) -> bool:
+    """Whether a scope speaks of a function that makes a group without calling it: ``start=dist.init_process_group``."""
+    nodes = list(own_nodes(scope.node))
+    called = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
+    return any(
+        isinstance(each, (ast.Name, ast.Attribute))
+        and id(each) not in called
+        and files.dotted(each, scope) in ALL_JOINS
+        for each in nodes
     )
 
 

@@ -18,10 +18,10 @@ from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_n
 from ddpdoctor.source.sameness.alike import find_value
 from ddpdoctor.source.training.train_loops import BATCHES, is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
-from ddpdoctor_checks.lint.data.epoch_unset import orders_by_epoch
+from ddpdoctor_checks.lint.data.epoch_unset import names_epoch, orders_by_epoch, sets_otherwise
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
-SETS = re.compile(r"set_epoch|sampler\w*\.epoch\s*=|setattr\(\w*sampler|Accelerator\(")
+SETS = re.compile(r"set_epoch|setattr\(\w*sampler|Accelerator\(")
 """What sets the epoch of a sampler, or is known to do it."""
 PASSES_ON = re.compile(r"^\s*(?:#|(?:async )?def set_epoch\b|super\(.*\)\.set_epoch\()")
 """What speaks of it and calls it for nobody: the method of a class, with what it inherits, and comments."""
@@ -156,6 +156,11 @@ def _trains_without(module: Scope, kinds: Kinds) -> bool:
     members = kinds.programs.members(module)
     lines = (line for member in members for line in member.script.lines)
     if any(SETS.search(line) and not PASSES_ON.match(line) for line in lines):
+        return False
+    if any(map(sets_otherwise, members)) or any(
+        name in SAMPLERS and names_epoch(find_keyword(call, "seed", 4))
+        for call, _, name in kinds.programs.calls(module)
+    ):
         return False
     imports = [name for member in members for scope in member.walk() for name in scope.imports.values()]
     called = (name for _, _, name in kinds.programs.calls(module))

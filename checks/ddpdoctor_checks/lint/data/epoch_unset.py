@@ -14,7 +14,8 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, names_in, own_nodes
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, name_last, names_in, own_nodes
+from ddpdoctor.source.sameness.alike import SETTINGS
 from ddpdoctor.source.training.train_loops import (
     TrainingLoop,
     enclosing_loops,
@@ -29,6 +30,10 @@ from ddpdoctor_checks.lint.rewriting import find_call, name_target, read_line
 
 FEW_RANKS = 4
 """A rank of so many may have its whole share in one batch, whose order does not matter."""
+
+
+ORDERING = ("epoch", "seed")
+"""Attributes of a sampler by which it draws its order."""
 
 
 @lint_rule("epoch-unset", reads="files")
@@ -77,11 +82,15 @@ def _is_shuffling(sampler: Value) -> bool:
         return orders_by_epoch(sampler.owner)
     if sampler.kind != "sampler" or sampler.name not in SAMPLERS or not is_spelled_out(sampler.call):
         return False
-    seed = find_keyword(sampler.call, "seed", 4)
-    if seed is not None and any("epoch" in name.lower() for name in names_in(seed)):
+    if names_epoch(find_keyword(sampler.call, "seed", 4)):
         return False
     shuffle = find_keyword(sampler.call, "shuffle", 3)
     return shuffle is None or not isinstance(shuffle, ast.Constant) or shuffle.value is True
+
+
+def names_epoch(seed: ast.expr | None) -> bool:
+    """Whether a seed speaks of the epoch."""
+    return seed is not None and any("epoch" in name.lower() for name in names_in(seed))
 
 
 def orders_by_epoch(owner: Scope) -> bool:
@@ -134,7 +143,7 @@ def _stands_in(node: ast.AST, loops: list[ast.stmt]) -> bool:
 def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | None:
     """Return how ``set_epoch`` is missed; None where it is called, or that cannot be told."""
     module = loop.scope.module
-    if any(map(_sets_otherwise, kinds.programs.members(module))):
+    if any(map(sets_otherwise, kinds.programs.members(module))):
         return None
     way = "never"
     for call, scope, _ in kinds.programs.calls(module):
@@ -165,8 +174,8 @@ def _has_own_batches(loader: Value) -> bool:
     return loader.kind == "loader" and find_keyword(loader.call, "batch_sampler") is not None
 
 
-def _sets_otherwise(module: Scope) -> bool:
-    """Whether a file sets an attribute ``epoch`` of something, or takes ``set_epoch`` by its name."""
+def sets_otherwise(module: Scope) -> bool:
+    """Whether a file sets the ``epoch`` or ``seed`` of what is no settings, or takes ``set_epoch`` by its name."""
     asked = {
         id(each.args[1])
         for each in ast.walk(module.node)
@@ -176,12 +185,27 @@ def _sets_otherwise(module: Scope) -> bool:
         (isinstance(each, ast.Constant) and each.value == "set_epoch" and id(each) not in asked)
         or (
             isinstance(each, ast.Attribute)
-            and each.attr == "epoch"
+            and each.attr in ORDERING
             and isinstance(each.ctx, ast.Store)
-            and not (isinstance(each.value, ast.Name) and each.value.id == "self")
+            and name_last(each.value) not in SETTINGS | {"self"}
+        )
+        or (isinstance(each, ast.Call) and _sets_by_name(each))
+        or (
+            isinstance(each, ast.Subscript)
+            and isinstance(each.ctx, ast.Store)
+            and _is_ordering(each.slice)
+            and (isinstance(each.value, ast.Call) or name_last(each.value) == "__dict__")
         )
         for each in ast.walk(module.node)
     )
+
+
+def _sets_by_name(call: ast.Call) -> bool:
+    return name_last(call.func) == "setattr" and len(call.args) == 3 and _is_ordering(call.args[1])
+
+
+def _is_ordering(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in ORDERING
 
 
 def _is_called_elsewhere(scope: Scope, kinds: Kinds) -> bool:

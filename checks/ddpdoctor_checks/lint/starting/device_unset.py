@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
@@ -11,13 +12,14 @@ from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS, name_collective
 from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.known import KNOWN_ROOTS, QUIET
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.traces import OTHER_JOINS, Frame, Step, Trace
-from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.resolve.walking import find_keyword, name_last, own_nodes
 from ddpdoctor.source.sameness.alike import find_value
 from ddpdoctor.source.sameness.apart import Ways
-from ddpdoctor.source.training.cuda import SETS, hides_others, is_of_nccl, uses_gpu
+from ddpdoctor.source.training.cuda import SETS, gives_device, hides_others, is_of_nccl, uses_gpu
 from ddpdoctor.source.training.moves import is_move
 from ddpdoctor.source.training.options import find_setting
 from ddpdoctor.source.training.train_loops import is_backward
@@ -27,8 +29,12 @@ from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 BY_CURRENT = frozenset({"barrier", *(row.name for row in COLLECTIVES.values() if row.objects)})
 """Collectives that take the current device, whatever they are given."""
 
-SETTING = ("set_device", "Accelerator")
+SETTING = ("set_device", "set_device_index", "Accelerator", "init_device_mesh", "DeviceMesh")
 """Last names of what else sets the device of a rank, in whichever package."""
+MAY_SET = re.compile(
+    r"set_?up|init|start|launch|device|gpu|cuda|pin|dist(?!anc|rib|ort|inct|ill)|ddp|env", re.I
+)
+"""Names of what may set it in a file or package that was not read."""
 DEEPEST = 4
 """Variables that are followed into one another to a device."""
 
@@ -49,7 +55,7 @@ def find_unset_devices(trace: Trace, files: Files) -> Iterator[SourceFact]:
 def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFact]:
     """Yield the group of NCCL of a program in which nothing sets a device, or what takes the first GPU there."""
     joins = [step for step in trace.steps if step.name in JOINS and step.call is not None]
-    if not joins or not trace.has_peers or not (trace.setup or uses_gpu(trace, files)):
+    if not joins or not trace.has_peers or not (trace.setup or sure or uses_gpu(trace, files)):
         return
     members = kinds_of(files).programs.members(trace.start.module)
     text = "\n".join(line for each in members for line in each.script.lines)
@@ -62,6 +68,8 @@ def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFac
     trains = [set(step.guards) for step in trace.steps if step.call is not None and is_backward(step.call)]
     for step in trace.steps if sure else ():
         call = step.call
+        if call is not None and _may_set_unread(call, step.scope, files):
+            break
         trained = any(set(step.guards) <= each for each in trains)  # each run that trains comes there
         if call is None or not (trained or ways.is_on_way(step) or call in wrapped):
             continue
@@ -94,12 +102,36 @@ def _find_wrapped_moves(trace: Trace, files: Files) -> Iterator[ast.Call]:
 
 
 def _sets_device(member: Scope, files: Files) -> bool:
-    """Whether a file calls what may set the device of a rank; a function of the files is read by itself."""
+    """Whether a file has what may set the device of a rank; a function of the files is read by itself."""
+    called = kinds_of(files).programs.list_calls(member)
     return any(
-        name in SETS
-        or (name.rpartition(".")[2] in SETTING and files.function(call.func, scope) is None)
-        or (name in JOINS and find_keyword(call, "device_id") is not None)
-        for call, scope, name in kinds_of(files).programs.list_calls(member)
+        name in SETS or (name in JOINS and find_keyword(call, "device_id") is not None)
+        for call, _, name in called
+    ) or any(
+        _speaks_of_setting(node, scope, files) or gives_device(node, scope, files)
+        for scope in member.walk()
+        for node in own_nodes(scope.node)
+    )
+
+
+def _speaks_of_setting(node: ast.AST, scope: Scope, files: Files) -> bool:
+    """Whether it is what sets the device of a rank, by its last name: called, or kept for a later call."""
+    return (
+        isinstance(node, (ast.Name, ast.Attribute))
+        and name_last(node) in SETTING
+        and files.function(node, scope) is None
+    )
+
+
+def _may_set_unread(call: ast.Call, scope: Scope, files: Files) -> bool:
+    """Whether it calls what is imported, was not read and may set the device, by its name."""
+    name = files.dotted(call.func, scope) or ""
+    root = name.lstrip(".").partition(".")[0]
+    return (
+        MAY_SET.search(name_last(call.func)) is not None
+        and root not in KNOWN_ROOTS | QUIET
+        and any(name.startswith(each) for outer in scope.visible() for each in outer.imports.values())
+        and not files.was_read(name, scope)
     )
 
 
@@ -111,6 +143,7 @@ def _find_sure(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if (
             hides_others(step.node, step.scope, files)
             or step.name in SETS | OTHER_JOINS
+            or (call is not None and _speaks_of_setting(call.func, step.scope, files))
             or ways.is_foreign(step)
         ):
             return
