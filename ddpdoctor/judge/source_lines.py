@@ -14,8 +14,8 @@ COLLECTIVES = "COL"
 SIDE = "side"
 """Detail of a finding on collectives that do not match; ``unknown`` where its check cannot say which ranks differ."""
 MADE = "made"
-"""Detail of a finding whose lines only show the defect; ``elsewhere`` where a line of the source causes it that no rank
-can be seen at, so that what was read of it comes first."""
+"""Detail of a finding whose lines only show the defect, or that names the line which causes it: ``elsewhere`` where no
+rank can be seen at that line of the source, so that what was read of it comes first."""
 
 
 def join_source(live: Sequence[Finding], read: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -42,6 +42,7 @@ def _join(finding: Finding, read: Sequence[Finding]) -> Finding:
     if not matching:
         return finding
     source = matching[0]
+    elsewhere = elsewhere or source.details.get(MADE) == "elsewhere"
     roles = ("condition",) if lines else ("culprit", "noticed", "condition", "caller")
     added = tuple(p for p in source.where if p.role in roles and (p.file, p.line) not in lines)
     place = source.where[0]

@@ -87,6 +87,18 @@ def test_line_that_makes_what_a_job_shows_elsewhere_comes_first(more: tuple[Wher
     assert join_source([known], [read])[0].where == LIVE.where
 
 
+def test_line_that_the_source_itself_names_as_the_cause_comes_first() -> None:
+    live = replace(LIVE, ranks=RankSet([0, 1]))
+    read = replace(READ, where=(place(64, "culprit"), place(40, "noticed")), details={"made": "elsewhere"})
+    (joined,) = join_source([live], [read])
+    assert [(each.line, each.role) for each in joined.where] == [
+        (64, "culprit"),
+        (40, "noticed"),
+        (8, "victim"),
+    ]
+    assert join_source([live], [replace(read, where=read.where[:1])]) == (live,)
+
+
 @pytest.mark.parametrize(
     "read",
     [

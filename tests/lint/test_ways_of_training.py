@@ -368,6 +368,36 @@ def test_epoch_that_is_only_noted(told: str) -> None:
     assert "DAT002" in {each.code for each in lint(text)}
 
 
+IN_BATCHES = """\
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
+def main(args):
+    dist.init_process_group("gloo")
+    data = TensorDataset(torch.load("x.pt"))
+    loader = DataLoader(data, batch_sampler=BatchSampler(DistributedSampler(data), 8, True))
+    model = DDP(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(args.epochs):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.{sampler}.set_epoch(epoch)  # here
+        for (x,) in loader:
+            model(x).sum().backward()
+            optimizer.step()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main(argparse.ArgumentParser().parse_args())
+"""
+
+
+def test_epoch_of_a_sampler_that_the_loader_does_not_use() -> None:
+    text = IN_BATCHES.format(sampler="sampler")
+    (found,) = lint(text)
+    assert lines_of([found], "DAT002") == find_marked(text)
+    assert "the DistributedSampler made at train.py:" in found.message
+    assert found.fix[0].code == "loader.batch_sampler.sampler.set_epoch(epoch)"
+    assert found.details["made"] == "elsewhere"
+    assert lint(IN_BATCHES.format(sampler="batch_sampler.sampler")) == []
+
+
 ENDING = """\
 import cv2
 def start({parameter}):

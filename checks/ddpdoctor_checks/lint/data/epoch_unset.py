@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
@@ -36,11 +37,12 @@ ORDERING = ("epoch", "seed")
 """Attributes of a sampler by which it draws its order."""
 
 
-@lint_rule("epoch-unset", reads="files")
+@lint_rule("epoch-unset", "epoch-unused", reads="files")
 def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
     """Yield samplers whose ``set_epoch`` nobody calls in the loop over epochs (``epoch-unset``).
 
-    way: ``never``, ``once`` (outside of all loops) or ``other`` (that of another sampler is called).
+    way: ``never``, ``once`` (outside of all loops) or ``other`` (that of another sampler is called). Where that one is
+    what a loader makes for itself beside a batch sampler, the call is the mistake (``epoch-unused``).
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -64,9 +66,19 @@ def find_epoch_unset(files: Files) -> Iterator[SourceFact]:
             if each.call not in told:
                 told.add(each.call)
                 name = each.owner.name if each.owner is not None else None
-                yield note_loader(
+                fact = note_loader(
                     each, "epoch-unset", loop, way=way or "", sampler=name or "DistributedSampler"
                 )
+                yield _note_unused(fact, loop.scope.module, kinds) if way == "other" else fact
+
+
+def _note_unused(fact: SourceFact, module: Scope, kinds: Kinds) -> SourceFact:
+    """Return ``epoch-unused``, at the call, where ``set_epoch`` is called of a sampler that its loader does not use."""
+    for call, scope, _ in kinds.programs.calls(module):
+        if isinstance(call.func, ast.Attribute) and _is_unused(call.func, scope, kinds):
+            details = {**fact.details, "sampler_at": name_line(fact.place), "made": "elsewhere"}
+            return replace(fact, rule="epoch-unused", place=scope.place(call), details=details)
+    return fact
 
 
 def _list_known(loader: Value, kinds: Kinds) -> list[Value]:
@@ -150,11 +162,11 @@ def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | 
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "set_epoch":
             continue
         owner = call.func.value
+        if _is_unused(call.func, scope, kinds):
+            way = "other"
+            continue
         if isinstance(owner, ast.Attribute) and owner.attr == "sampler" and name_of(owner) is None:
             held = kinds.find(owner.value, scope)
-            if held and all(map(_has_own_batches, held)):
-                way = "other"  # the sampler that a loader makes for itself beside a batch sampler is not used
-                continue
             values = [v for loader in held for v in samplers_of(loader, kinds) or (loader,)]
         else:
             values = list(kinds.find(owner, scope))
@@ -169,9 +181,18 @@ def _find_way(samplers: list[Value], loop: TrainingLoop, kinds: Kinds) -> str | 
     return way
 
 
-def _has_own_batches(loader: Value) -> bool:
-    """Whether a loader is given batches of indices: its ``sampler`` is then a SequentialSampler that it never uses."""
-    return loader.kind == "loader" and find_keyword(loader.call, "batch_sampler") is not None
+def _is_unused(function: ast.Attribute, scope: Scope, kinds: Kinds) -> bool:
+    """Whether it is ``loader.sampler.set_epoch`` of loaders that are given a batch sampler.
+
+    Their ``sampler`` is then a SequentialSampler that they never use.
+    """
+    owner = function.value
+    if function.attr != "set_epoch" or not isinstance(owner, ast.Attribute) or owner.attr != "sampler":
+        return False
+    held = kinds.find(owner.value, scope) if name_of(owner) is None else ()
+    return bool(held) and all(
+        each.kind == "loader" and find_keyword(each.call, "batch_sampler") is not None for each in held
+    )
 
 
 def sets_otherwise(module: Scope) -> bool:
@@ -283,6 +304,16 @@ def tell_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
                 "its order depends on its seed and the epoch alone, and the loop iterates over it more than "
                 "once"
             ),
+        )
+    for fact in facts_of(evidence, "epoch-unused"):
+        name, made = fact.details["sampler"], fact.details["sampler_at"]
+        inner = "batch_sampler.sampler" if name == "DistributedSampler" else "batch_sampler"
+        yield tell_fact(
+            fact,
+            f"set_epoch at {name_line(fact.place)} never reaches the {name} made at {made}, which shuffles each epoch "
+            "in the same way: a loader that is given a batch_sampler does not use its sampler.",
+            Fix("call set_epoch of the sampler that it uses", code=f"loader.{inner}.set_epoch(epoch)"),
+            why="what is called is the SequentialSampler that the loader makes for itself",
         )
     for fact in facts_of(evidence, "epoch-ignored"):
         yield tell_fact(
