@@ -25,6 +25,16 @@ DISTRIBUTED = re.compile(
 """Names that say whether the job has several ranks."""
 SYSTEM = {"os.name": "posix", "sys.platform": "linux", "platform.system": "Linux"}
 """What names the operating system, and what it is where jobs of several GPUs run: NCCL is for Linux alone."""
+SEVERAL: frozenset[tuple[type[ast.cmpop], object]] = frozenset({(ast.Gt, 1), (ast.GtE, 2), (ast.NotEq, 1)})
+ALONE: frozenset[tuple[type[ast.cmpop], object]] = frozenset({(ast.Eq, 1), (ast.LtE, 1), (ast.Lt, 2)})
+"""Comparisons with a number of ranks that hold where there are several, and where there is one."""
+RANKED: frozenset[tuple[type[ast.cmpop], object]] = frozenset(
+    {(ast.NotEq, -1), (ast.GtE, 0), (ast.Gt, -1), (ast.IsNot, None)}
+)
+UNRANKED: frozenset[tuple[type[ast.cmpop], object]] = frozenset(
+    {(ast.Eq, -1), (ast.Lt, 0), (ast.Is, None), (ast.LtE, -1)}
+)
+"""The same of a rank, which is -1 or None in a run without ranks."""
 DEEPEST = 4
 """Values that are followed into one another."""
 
@@ -201,17 +211,14 @@ class Programs:
         system = SYSTEM.get(self._files.dotted(called, scope) or "")
         if system and isinstance(value, str) and isinstance(operator, (ast.Eq, ast.NotEq)):
             return (value == system) is isinstance(operator, ast.Eq)
-        many: set[tuple[type[ast.cmpop], object]]
-        one: set[tuple[type[ast.cmpop], object]]
         if self._is_size(left, scope):
-            many = {(ast.Gt, 1), (ast.GtE, 2), (ast.NotEq, 1)}
-            one = {(ast.Eq, 1), (ast.LtE, 1), (ast.Lt, 2)}
+            several, alone = SEVERAL, ALONE
         elif self._ranks.rank(left, scope) is not None:
-            many = {(ast.NotEq, -1), (ast.GtE, 0), (ast.Gt, -1), (ast.IsNot, None)}
-            one = {(ast.Eq, -1), (ast.Lt, 0), (ast.Is, None), (ast.LtE, -1)}
+            several, alone = RANKED, UNRANKED
         else:
             return None
-        return True if (type(operator), value) in many else False if (type(operator), value) in one else None
+        key = type(operator), value
+        return True if key in several else False if key in alone else None
 
     def _is_size(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
         """Whether it is the number of ranks: by its name, or because that is what it was set to."""

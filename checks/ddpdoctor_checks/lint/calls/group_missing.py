@@ -16,7 +16,7 @@ from ddpdoctor.source.resolve.known import KNOWN_ROOTS, QUIET
 from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope, name_calls
 from ddpdoctor.source.resolve.objects import WRAPPERS
-from ddpdoctor.source.resolve.programs import ALL_JOINS, DISTRIBUTED, FRAMEWORKS
+from ddpdoctor.source.resolve.programs import ALL_JOINS, ALONE, DISTRIBUTED, FRAMEWORKS, SEVERAL
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Guard, Step, Trace
 from ddpdoctor.source.resolve.walking import (
@@ -221,9 +221,7 @@ def _find_side_of_many(test: ast.expr) -> tuple[ast.expr, bool] | None:
     ):
         return None
     key = type(test.ops[0]), test.comparators[0].value
-    if key in {(ast.Gt, 1), (ast.GtE, 2), (ast.NotEq, 1)}:
-        return test.left, True
-    return (test.left, False) if key in {(ast.Eq, 1), (ast.LtE, 1), (ast.Lt, 2)} else None
+    return (test.left, key in SEVERAL) if key in SEVERAL | ALONE else None
 
 
 def _is_counted(node: ast.expr, guard: Guard, kinds: Kinds, depth: int = 0) -> bool:
