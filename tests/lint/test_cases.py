@@ -105,6 +105,7 @@ FACTS = {
     "silent-no-sync-off-by-one": {"DDP008"},
     "silent-no-sync-shifted-window": {"DDP008"},
     "silent-no-sync-without-forward": {"DDP007"},
+    "silent-noise-of-one-seed": {"DAT006"},
     "silent-optimizer-restored-on-one": {"NUM006"},
     "silent-prefix-passed-over": {"CKP004"},
     "silent-rate-plateau": {"NUM005"},

@@ -1,4 +1,4 @@
-"""Noise that all ranks draw with one seed, for different samples."""
+"""Noise that all ranks draw with one seed, for different samples; statistics of BatchNorm that are each rank's own."""
 
 from __future__ import annotations
 
@@ -80,3 +80,47 @@ def test_noise_that_may_differ_or_is_not_trained_on(parts: dict[str, str]) -> No
 def test_one_number_for_all_samples_may_have_to_be_the_same() -> None:
     text = _fill(shape="(1,)").replace("x + noise", "x * 2")
     assert lint(text) == []
+
+
+BUFFERS = """\
+{table}
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(4, 4), torch.nn.{norm}(4)
+    def forward(self, x):
+        return self.norm(self.layer(x))
+dist.init_process_group("gloo")
+data = torch.utils.data.TensorDataset(torch.load("x.pt"))
+sampler = DistributedSampler(data)
+loader = torch.utils.data.DataLoader(data, batch_size=32, sampler=sampler)
+model = DDP(Net(){given})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for (x,) in loader:
+        model(x).sum().backward()
+        optimizer.step()
+    {after}
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "given", "norm", "after", "found"),
+    [
+        ("", ", broadcast_buffers=False", "BatchNorm1d", "model.eval()", True),
+        ("T = dict(broadcast_buffers=False)", ", **T", "BatchNorm1d", "model.eval()", True),
+        ("T = {'broadcast_buffers': False}", ", **T", "BatchNorm1d", "model.eval()", True),
+        ("", ", broadcast_buffers=True", "BatchNorm1d", "model.eval()", False),
+        ("", ", broadcast_buffers=False", "LayerNorm", "model.eval()", False),
+        ("", ", broadcast_buffers=False", "SyncBatchNorm", "model.eval()", False),
+        ("", ", broadcast_buffers=False", "BatchNorm1d", "pass", False),
+    ],
+)
+def test_wrapper_that_leaves_each_rank_its_statistics(
+    table: str, given: str, norm: str, after: str, *, found: bool
+) -> None:
+    text = BUFFERS.format(table=table, given=given, norm=norm, after=after)
+    seen = [each for each in lint(text) if each.code == "NUM002"]
+    assert [(each.severity, each.role) for each in seen] == [("info", "advice")] * found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ddpdoctor.source.resolve.kinds import Kinds
+from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_keyword, is_true, names_in
 
@@ -37,3 +39,14 @@ def sends_buffers(wrapped: Value) -> bool:
     alone = find_keyword(wrapped.call, "process_group", 6) is not None
     on = all(each is None or is_true(each) for each in given)
     return on and not alone and bool(wrapped.inner) and all(map(has_norms, wrapped.inner))
+
+
+def speaks_of_sync(module: Scope, kinds: Kinds) -> bool:
+    """Whether a program speaks of BatchNorm that is synchronized across ranks, or keeps its statistics."""
+    words = ("syncbatchnorm", "sync_batchnorm", "syncbn", "sync_bn", "eval_bn", "freeze_bn")
+    return any(
+        word in name.lower()
+        for member in kinds.programs.members(module)
+        for name in names_in(member.node)
+        for word in words
+    )

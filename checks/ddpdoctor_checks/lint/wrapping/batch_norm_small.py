@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
-from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_keyword, names_in
-from ddpdoctor.source.training.norms import has_norms
+from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.training.norms import has_norms, speaks_of_sync
 from ddpdoctor.source.training.train_loops import loaders_of, training_loops
 from ddpdoctor_checks.common.wording import count_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
@@ -36,7 +36,7 @@ def find_small_batches(files: Files) -> Iterator[SourceFact]:
         module = loop.scope.module
         sizes = [_batch_size(each) for each in loaders_of(loop.node.iter, loop.scope, kinds)]
         small = [size for size in sizes if size is not None and size < FEW_SAMPLES]
-        if not small or len(small) != len(sizes) or _speaks_of_sync(module, kinds):
+        if not small or len(small) != len(sizes) or speaks_of_sync(module, kinds):
             continue
         for value in (each for forward in loop.wrapped for each in forward.values):
             if (
@@ -59,16 +59,6 @@ def _batch_size(loader: Value) -> int | None:
         found = loader.scope.lookup(size.id)
         size = found[1][0] if found is not None and len(found[1]) == 1 else None
     return size.value if isinstance(size, ast.Constant) and type(size.value) is int else None
-
-
-def _speaks_of_sync(module: Scope, kinds: Kinds) -> bool:
-    words = ("syncbatchnorm", "sync_batchnorm", "syncbn", "sync_bn", "eval_bn", "freeze_bn")
-    return any(
-        word in name.lower()
-        for member in kinds.programs.members(module)
-        for name in names_in(member.node)
-        for word in words
-    )
 
 
 @check("DDP013", family="source", needs=("sources",), id="lint.batch_norm", commands=LINT)

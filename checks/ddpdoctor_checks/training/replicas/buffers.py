@@ -131,6 +131,7 @@ def _tell_buffers(
     look: BufferLook, setup: WrapperSetup | None, ranks: RankSet, differing: Mapping[str, Shares]
 ) -> Finding:
     line = user_line(look.frames)
+    wrap = user_line(setup.frames) if setup is not None and not look.broadcasts else None
     how = (
         ": it is called without its wrapper, which would broadcast them"
         if look.door == "module" and look.broadcasts
@@ -142,7 +143,7 @@ def _tell_buffers(
         message=f"{capitalise(name_set(ranks))} evaluate {name_model(setup)}{tell_line(line)} with different buffers "
         f"({join_words(names, few=_NAMES)}){how}.",
         ranks=ranks,
-        where=in_line(line, ranks, "culprit"),
+        where=(*in_line(line, ranks, "culprit"), *in_line(wrap, ranks, "condition")),
         evidence=(
             EvidenceItem("buffers", f"after step {look.step}: norm of {names[0]} is {_say_norms(first)}"),
             EvidenceItem("buffers", f"{count_of(max(look.differing, len(names)), 'buffer')} differ"),
