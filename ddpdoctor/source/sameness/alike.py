@@ -326,6 +326,23 @@ def find_value(frame: Frame, parameter: str) -> ast.expr | None:
     return defaults.get(parameter)
 
 
+def follow_name(
+    node: ast.Name, scope: Scope, frames: tuple[Frame, ...]
+) -> list[tuple[ast.expr | None, Scope, tuple[Frame, ...]]]:
+    """Return what is bound to a variable, each with where it stands and the calls by which the program came there.
+
+    A parameter is what the last call gives; None where that cannot be told.
+    """
+    found = scope.lookup(node.id)
+    if found is None:
+        return []
+    home, values = found
+    inside = frames if home is scope else ()
+    if values == [UNKNOWN] and inside and inside[-1].callee is home:
+        return [(find_value(inside[-1], node.id), inside[-1].scope, inside[:-1])]
+    return [(None if each is UNKNOWN else each, home, inside) for each in values]
+
+
 def _list_heads(name: str, home: Scope) -> list[ast.expr]:
     """Return what the loops go over whose variable has a name; of ``enumerate`` a number, for its counter."""
     heads: list[ast.expr] = []

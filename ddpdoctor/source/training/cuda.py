@@ -6,11 +6,11 @@ import ast
 
 from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.kinds import kinds_of
-from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import find_settings, fold
 from ddpdoctor.source.resolve.traces import Frame, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, names_in, own_nodes
-from ddpdoctor.source.sameness.alike import find_value
+from ddpdoctor.source.sameness.alike import follow_name
 from ddpdoctor.source.training.options import find_setting
 
 SETS = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device",
@@ -132,16 +132,8 @@ def _find_text(
         side = kinds_of(files).programs.side(node.test, scope)
         taken = None if side is None else node.body if side else node.orelse
         return _find_text(taken, scope, frames, files, depth + 1)
-    found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
-    if not isinstance(node, ast.Name) or found is None or len(found[1]) != 1:
-        return None
-    home, (value,) = found
-    if value is not UNKNOWN:
-        return _find_text(value, home, frames if home is scope else (), files, depth + 1)
-    if not frames or frames[-1].callee is not home:
-        return None
-    given = find_value(frames[-1], node.id)
-    return _find_text(given, frames[-1].scope, frames[:-1], files, depth + 1)
+    sides = follow_name(node, scope, frames) if isinstance(node, ast.Name) else []
+    return _find_text(*sides[0], files, depth + 1) if len(sides) == 1 else None
 
 
 def hides_others(node: ast.AST, scope: Scope, files: Files) -> bool:

@@ -13,11 +13,11 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS, name_collective
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS, QUIET
-from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.traces import OTHER_JOINS, Frame, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, name_last, own_nodes
-from ddpdoctor.source.sameness.alike import find_value
+from ddpdoctor.source.sameness.alike import follow_name
 from ddpdoctor.source.sameness.apart import Ways
 from ddpdoctor.source.training.cuda import SETS, gives_device, hides_others, is_of_nccl, uses_gpu
 from ddpdoctor.source.training.moves import is_move
@@ -172,21 +172,16 @@ def _takes_first_gpu(call: ast.Call, step: Step, files: Files) -> bool:
 
 
 def _list_devices(
-    node: ast.expr, scope: Scope, frames: tuple[Frame, ...], files: Files, depth: int = 0
+    node: ast.expr | None, scope: Scope, frames: tuple[Frame, ...], files: Files, depth: int = 0
 ) -> set[str]:
     """Return what a device may be, of ``cuda`` and ``cpu``; nothing where it may be another one."""
-    sides: list[tuple[ast.expr, Scope, tuple[Frame, ...]]] = []
+    sides: list[tuple[ast.expr | None, Scope, tuple[Frame, ...]]] = []
     if isinstance(node, ast.IfExp):
         sides = [(node.body, scope, frames), (node.orelse, scope, frames)]
     elif isinstance(node, ast.Call) and files.dotted(node.func, scope) == "torch.device":
         sides = [(node.args[0], scope, frames)] if len(node.args) == 1 and not node.keywords else []
-    elif isinstance(node, ast.Name) and (found := scope.lookup(node.id)) is not None:
-        home, values = found
-        inside = frames if home is scope else ()
-        sides = [(each, home, inside) for each in values if each is not UNKNOWN or len(values) > 1]
-        if values == [UNKNOWN] and inside and inside[-1].callee is home:
-            given = find_value(inside[-1], node.id)
-            sides = [(given, inside[-1].scope, inside[:-1])] if given is not None else []
+    elif isinstance(node, ast.Name):
+        sides = follow_name(node, scope, frames)
     if sides and depth < DEEPEST:
         each = [_list_devices(value, home, way, files, depth + 1) for value, home, way in sides]
         return set().union(*each) if all(each) else set()
