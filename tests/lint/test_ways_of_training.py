@@ -64,6 +64,25 @@ def test_names_that_a_save_does_not_read_on_all_ranks(saved: str) -> None:
     assert "CKP001" not in {each.code for each in lint(text)}
 
 
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ("pass", True),
+        ("from settings import *", False),
+        ("def load():\n    global folder\n    folder = 'x'\nload()", False),
+    ],
+)
+def test_name_that_something_else_may_bind(more: str, *, found: bool) -> None:
+    text = f"""
+{more}
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    folder = "results"
+torch.save({{}}, f"{{folder}}/{{dist.get_rank()}}.pt")
+"""
+    assert ("CKP001" in {each.code for each in lint(text)}) is found
+
+
 SKIPS = """\
 dist.init_process_group("gloo")
 for step in range(100):

@@ -147,6 +147,8 @@ class Ways:
             known = flow.bindings.get(each.id, []) if isinstance(each, ast.Name) else []
             if not isinstance(each, ast.Name) or any(one.kind != "assign" for one in known):
                 continue
+            if _is_bound_elsewhere(each.id, scope):
+                continue
             first = [one.value for one in known if one.value is not None and self._is_of_first(one, flow)]
             if first and len(first) == len(known):
                 return each.id, first[-1]
@@ -334,6 +336,13 @@ class Ways:
     def _is_parameter(node: ast.Name, scope: Scope) -> bool:
         found = scope.lookup(node.id)
         return found is not None and found[1][:1] == [UNKNOWN] and node.id not in found[0].loops
+
+
+def _is_bound_elsewhere(name: str, scope: Scope) -> bool:
+    """Whether something other than its own statements may bind a variable of a module: ``global``, ``import *``."""
+    if not isinstance(scope.node, ast.Module):
+        return False
+    return UNKNOWN in scope.bound.get(name, ()) or any(each.endswith(".*") for each in scope.imports.values())
 
 
 def _list_evaluated(node: ast.AST) -> Iterator[ast.AST]:
