@@ -37,7 +37,9 @@ def find_noise(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
     for loop in training_loops(kinds):
-        if not isinstance(loop.node, ast.For) or _seeds_again(loop.scope.module, kinds):
+        if not isinstance(loop.node, ast.For) or kinds.programs.any_file(
+            loop.scope.module, _seeds_again, kinds
+        ):
             continue
         samples = {each.id for each in ast.walk(loop.node.target) if isinstance(each, ast.Name)}
         for forward in loop.wrapped:
@@ -57,14 +59,14 @@ def find_noise(files: Files) -> Iterator[SourceFact]:
                 yield SourceFact("noise-drawn-alike", seed[1].place(seed[0]), beside, details, certain=False)
 
 
-def _seeds_again(module: Scope, kinds: Kinds) -> bool:
-    """Whether a program seeds a generator that a variable holds, or sets its state."""
+def _seeds_again(member: Scope, kinds: Kinds) -> bool:
+    """Whether a file seeds a generator that a variable holds, or sets its state."""
     return any(
         isinstance(call.func, ast.Attribute)
         and call.func.attr in RESEEDS
         and isinstance(call.func.value, (ast.Name, ast.Attribute))
         and not name.startswith(("torch.", "numpy.", "random."))
-        for call, _, name in kinds.programs.calls(module)
+        for call, _, name in kinds.programs.list_calls(member)
     )
 
 

@@ -57,9 +57,9 @@ def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFac
     joins = [step for step in trace.steps if step.name in JOINS and step.call is not None]
     if not joins or not trace.has_peers or not (trace.setup or sure or uses_gpu(trace, files)):
         return
-    members = kinds_of(files).programs.members(trace.start.module)
-    text = "\n".join(line for each in members for line in each.script.lines)
-    if "nccl" not in text or "cuda" not in text or any(_sets_device(each, files) for each in members):
+    programs, module = kinds_of(files).programs, trace.start.module
+    text = "\n".join(line for each in programs.members(module) for line in each.script.lines)
+    if "nccl" not in text or "cuda" not in text or programs.any_file(module, _sets_device, files):
         return
     if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return
