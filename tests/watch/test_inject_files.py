@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.watch.injecting import line_of, python
 
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
@@ -59,6 +61,20 @@ def test_what_torch_saves_is_seen_and_its_errors_are_as_they_were(tmp_path: Path
     ends = process.all("files")[0]["ends"]
     assert [(Path(path).name, size > 0) for path, size, *_ in ends if path.endswith(".pt")] == [
         ("a.pt", True)
+    ]
+
+
+def test_sources_that_torch_builds_are_no_files_of_the_users(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    script = """
+    from torch.utils.cpp_extension import _maybe_write
+    _maybe_write("main.cpp", "int one() { return 1; }")
+    open("own.cpp", "w").close()
+    """
+    events = python(tmp_path, script, variables=RANK).main().all("file")
+    assert [(Path(event["path"]).name, event["near"]) for event in events] == [
+        ("main.cpp", False),
+        ("own.cpp", True),
     ]
 
 

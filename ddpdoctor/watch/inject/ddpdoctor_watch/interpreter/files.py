@@ -52,6 +52,8 @@ _TOOLS = {
     "wget": "wget",
 }
 """Packages through which a file is written -> how they are called in the report; the outermost counts."""
+_BUILDS = ("torch.utils.cpp_extension", "torch._inductor")
+"""Modules of torch that build what the program runs: all ranks write the same sources, and the build has locks."""
 _UNLOCK = 8
 """fcntl.LOCK_UN, for flock and lockf."""
 
@@ -241,11 +243,12 @@ def _find_way(frame: FrameType | None) -> tuple[FrameType | None, bool, str | No
         if frame is None:
             break
         owner = ownership.find_owner(frame.f_code.co_filename, roots)
-        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        module = str(frame.f_globals.get("__name__", ""))
+        root = module.partition(".")[0]
         if root in _TOOLS:
             tool = _TOOLS[root]
         elif owner in (ownership.PACKAGE, ownership.TORCH):
-            near = near and root == "torch"
+            near = near and root == "torch" and not module.startswith(_BUILDS)
         elif owner == ownership.USER:
             return frame, near, tool
         frame = frame.f_back
