@@ -32,7 +32,7 @@ def _read_processor() -> str:
     except OSError:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
+    return next(named, platform.machine()).replace(" Processor", "")
 
 
 def _read_version(distribution: str) -> str:
