@@ -26,6 +26,11 @@ def has_norms(model: Value) -> bool:
     return any(name.startswith("BatchNorm") for name in names_in(made))
 
 
+def wraps_norms(wrapped: Value) -> bool:
+    """Whether all that a wrapper may hold has such layers."""
+    return bool(wrapped.inner) and all(map(has_norms, wrapped.inner))
+
+
 def sends_buffers(wrapped: Value) -> bool:
     """Whether each rank has to come to the forwards of a wrapped model: torch broadcasts its buffers before them.
 
@@ -38,7 +43,7 @@ def sends_buffers(wrapped: Value) -> bool:
     )
     alone = find_keyword(wrapped.call, "process_group", 6) is not None
     on = all(each is None or is_true(each) for each in given)
-    return on and not alone and bool(wrapped.inner) and all(map(has_norms, wrapped.inner))
+    return on and not alone and wraps_norms(wrapped)
 
 
 def speaks_of_sync(module: Scope, kinds: Kinds) -> bool:

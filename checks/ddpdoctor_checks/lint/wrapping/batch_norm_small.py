@@ -12,7 +12,7 @@ from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_keyword
-from ddpdoctor.source.training.norms import has_norms, speaks_of_sync
+from ddpdoctor.source.training.norms import speaks_of_sync, wraps_norms
 from ddpdoctor.source.training.train_loops import loaders_of, training_loops
 from ddpdoctor_checks.common.wording import count_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
@@ -39,12 +39,7 @@ def find_small_batches(files: Files) -> Iterator[SourceFact]:
         if not small or len(small) != len(sizes) or speaks_of_sync(module, kinds):
             continue
         for value in (each for forward in loop.wrapped for each in forward.values):
-            if (
-                value.call in told
-                or value.scope is None
-                or not value.inner
-                or not all(map(has_norms, value.inner))
-            ):
+            if value.call in told or value.scope is None or not wraps_norms(value):
                 continue
             told.add(value.call)
             noticed = RelatedPlace("noticed", loop.scope.place(loop.node))

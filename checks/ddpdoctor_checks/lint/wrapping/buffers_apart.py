@@ -11,7 +11,7 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.walking import name_last
-from ddpdoctor.source.training.norms import has_norms, speaks_of_sync
+from ddpdoctor.source.training.norms import speaks_of_sync, wraps_norms
 from ddpdoctor.source.training.train_loops import training_loops
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
@@ -28,12 +28,7 @@ def find_apart(files: Files) -> Iterator[SourceFact]:
     told: set[ast.AST] = set()
     for loop in training_loops(kinds):
         for value in (each for forward in loop.wrapped for each in forward.values):
-            if (
-                value.call in told
-                or value.scope is None
-                or not value.inner
-                or not all(map(has_norms, value.inner))
-            ):
+            if value.call in told or value.scope is None or not wraps_norms(value):
                 continue
             told.add(value.call)
             found = _find_setting(value.call, value.scope, files)
