@@ -63,27 +63,13 @@ def own_files(programs: Iterable[Program]) -> Iterator[tuple[Program, tuple[str,
             yield program, own
 
 
-def close_over(root: Path, name: str) -> tuple[str, ...]:
-    """Return a file with what it imports, and the first script of several ranks that imports it.
+def list_files(root: Path) -> tuple[str, ...]:
+    """Return all files of a repository that can be read.
 
     Args:
         root: of the repository.
-        name: of the file.
     """
-    texts = dict(_read_all(root))
-    if name not in texts:
-        return (name,)
-    word = re.compile(rf"\b{re.escape(Path(name).stem)}\b")
-    users = [
-        each
-        for each, text in texts.items()
-        if word.search(text) and DISTRIBUTED.search(text) and each != name
-    ]
-    for user in users if not DISTRIBUTED.search(texts[name]) else ():
-        files = _close(user, texts)
-        if name in files:
-            return files
-    return _close(name, texts)
+    return tuple(name for name, _ in _read_all(root))
 
 
 def _read_all(root: Path) -> Iterator[tuple[str, str]]:

@@ -9,11 +9,12 @@ import argparse
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.programs import close_over
+from tests.mutants.programs import list_files
 from tests.mutants.reading import Said, read
 from tests.mutants.sources import export, find_clone, half_of
 from tests.parts import replace_part
@@ -21,8 +22,8 @@ from tests.parts import replace_part
 HEADING = "## Mistakes that public projects corrected"
 LISTED = Path(__file__).resolve().parent / "upstream.json"
 WORDS = """\
-Commits that corrected a mistake of a distributed job, each read as it was before and after. *Before*: `lint` names the mistake in the file that was corrected.
-*After*: it does not any more. `python -m tests.mutants.upstream --store DIR --markdown docs/accuracy.md` makes this section from clones."""
+Commits that corrected a mistake of a distributed job; the whole repository is read as it was before and after, as `ddpdoctor lint .` does. *Found*: a finding of the
+code is gone with the correction. *After*: whether that file has another of the code. `python -m tests.mutants.upstream --store DIR --markdown docs/accuracy.md` makes this section from clones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +48,14 @@ class Tried:
     """What was said of one correction."""
 
     fix: Fix
-    before: int
-    """Findings of the code in the file."""
+    found: bool
+    """Whether the correction made a finding of the code go away."""
+    asked: bool
+    """Whether it made a question of the code go away."""
     after: int
+    """Findings of the code that are left in the files of those which went away."""
     others: tuple[str, ...]
-    """Codes of what else was said of the file before, and not after."""
-
-    @property
-    def found(self) -> bool:
-        """Whether the correction made a finding of the code go away."""
-        return self.before > self.after
+    """Other codes of which a finding went away from the corrected file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tried.append(one)
             others = f"; others: {', '.join(one.others)}" if one.others else ""
             print(
-                f"{_mark(one):<7} {half_of(fix.name):<6} {fix.code} {fix.name} {fix.path}: {fix.words}{others}",
+                f"{_mark(one):<10} {half_of(fix.name):<6} {fix.code} {fix.name} {fix.path}: {fix.words}{others}",
                 flush=True,
             )
     found = sum(one.found for one in tried)
@@ -94,7 +93,7 @@ def read_fixes() -> list[Fix]:
 
 
 def try_fix(fix: Fix, store: Path) -> Tried | None:
-    """Lint a file with what it imports and what imports it, before and after; None where it cannot be had."""
+    """Lint a repository before and after a correction; None where it cannot be had."""
     directory = find_clone(store, fix.name)
     if directory is None:
         return None
@@ -104,29 +103,36 @@ def try_fix(fix: Fix, store: Path) -> Tried | None:
             root = Path(place, str(len(said)))
             if not export(directory, commit, root) or not (root / fix.path).exists():
                 return None
-            found = read(root, close_over(root, fix.path))
-            said.append([each for each in found if each.severity != "info" and each.file == fix.path])
+            said.append(read(root, list_files(root)))
     before, after = said
-    counts = [sum(each.code == fix.code for each in part) for part in said]
-    others = {each.code for each in before} - {each.code for each in after} - {fix.code}
-    return Tried(fix, counts[0], counts[1], tuple(sorted(others)))
+    gone = _count(before) - _count(after)
+    files = {file for code, file, asks in gone if code == fix.code and not asks}
+    asked = any(code == fix.code and asks for code, _, asks in gone)
+    left = sum(each.code == fix.code and each.file in files and not each.question for each in after)
+    others = {code for code, file, asks in gone if file == fix.path and not asks} - {fix.code}
+    return Tried(fix, bool(files), asked, left, tuple(sorted(others)))
 
 
 def make_section(tried: Sequence[Tried]) -> str:
     """Return the part of the page on accuracy."""
     found = sum(one.found for one in tried)
-    rows = [f"* found before {found} of {len(tried)}"]
+    asked = sum(one.asked and not one.found for one in tried)
+    rows = [f"* found before {found} of {len(tried)}; {asked} more asked by `--questions`"]
     rows.append(f"* silent after {sum(one.found and not one.after for one in tried)} of these {found}")
     table = ["| correction | code | what was wrong | before | after |", "| --- | --- | --- | --- | --- |"]
     for one in tried:
         after = ("silent" if not one.after else "fewer") if one.found else "-"
-        before = "found" if one.found else "**missed**"
-        table.append(f"| {one.fix.link} | {one.fix.code} | {one.fix.words} | {before} | {after} |")
+        table.append(f"| {one.fix.link} | {one.fix.code} | {one.fix.words} | {_mark(one)} | {after} |")
     return "\n\n".join([HEADING, WORDS, "\n".join(rows), "\n".join(table)]) + "\n"
 
 
+def _count(said: Sequence[Said]) -> Counter[tuple[str, str, bool]]:
+    """Count what is said by its code, its file and whether it asks: a correction moves lines."""
+    return Counter((each.code, each.file, each.question) for each in said)
+
+
 def _mark(one: Tried) -> str:
-    return "found" if one.found else "missed"
+    return "found" if one.found else "asked" if one.asked else "**missed**"
 
 
 if __name__ == "__main__":
