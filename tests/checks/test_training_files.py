@@ -204,3 +204,71 @@ def test_a_renaming_that_fails_of_something_else() -> None:
         assert unrenamed(*shared)[0] == "ERR001"
     both = SharedFile("out/part.tmp", (use(0), use(1, seconds=0.5)))
     assert unrenamed(both, text="[Errno 2] No such file or directory: 'out/part.tmp'")[0] == "ERR001"
+
+
+def failing(type: str, text: str, *shared: SharedFile, rank: int = 1, watched: bool = True, line: Frame = CLEAN,
+            inner: tuple[Frame, ...] = ()) -> tuple[str, RankSet, str, str]:  # fmt: skip
+    """Return what is said of one rank of three that failed with a file: code, root-cause ranks, confidence, message."""
+    job = Job(3).raises(rank, type, text, frames=(*inner, line, *LOOP)).evidence()
+    seen = files(*shared).training if watched else ()
+    first = jobs.judge(dataclasses.replace(job, training=seen))[0][0]
+    return first.code, first.ranks, first.confidence, first.message
+
+
+EXISTS = ("FileExistsError", "[Errno 17] File exists: 'out/run'")
+MAKE = Frame("train.py", 12, "prepare", "os.makedirs(path)")
+
+
+def test_a_directory_that_another_rank_made_is_a_race_and_one_of_an_earlier_run_is_none() -> None:
+    made = SharedFile("out/run", (use(0, "make", line=MAKE),))
+    code, ranks, sure, message = failing(*EXISTS, made, line=MAKE)
+    assert (code, ranks, sure) == ("CKP005", RankSet([1]), "high")
+    assert "rank 0 had made out/run at train.py:12 a moment before" in message
+    own = SharedFile("out/run", (use(1, "make", line=MAKE),))
+    other = SharedFile("out/other", (use(0, "make", line=MAKE),))
+    for shared in ([], [own], [other]):
+        assert failing(*EXISTS, *shared, line=MAKE)[0] == "ERR001"
+
+
+def test_what_logs_alone_tell_of_a_directory_is_said_with_less_confidence() -> None:
+    assert failing(*EXISTS, watched=False, line=MAKE)[:3] == ("CKP005", RankSet([1]), "medium")
+    assert failing(*EXISTS, watched=False, line=MAKE, rank=0)[0] == "ERR001"
+
+
+def test_a_file_that_another_rank_deleted_first() -> None:
+    gone = ("FileNotFoundError", "[Errno 2] No such file or directory: '/work/out/cache.bin'")
+    deleted = SharedFile("out/cache.bin", (use(0, "delete", line=CLEAN),))
+    code, ranks, sure, message = failing(*gone, deleted)
+    assert (code, ranks, sure) == ("CKP005", RankSet([1]), "high")
+    assert "rank 0 had deleted /work/out/cache.bin at prep.py:24 a moment before" in message
+    assert failing(*gone, SharedFile("out/cache.bin", (use(1, "delete"),)))[0] == "ERR001"
+    assert failing(*gone, SharedFile("cache.bin.old", (use(0, "delete"),)))[0] == "ERR001"
+
+
+def test_a_tree_that_another_rank_deletes_at_the_same_line() -> None:
+    inner = (Frame("/usr/lib/python3.11/shutil.py", 700, "_rmtree_safe_fd"),)
+    inside = ("FileNotFoundError", "[Errno 2] No such file or directory: 'a.txt'")
+    tree = SharedFile("out", (use(0, "remove", size=1, line=CLEAN), use(1, "remove", size=1, line=CLEAN)))
+    assert failing(*inside, tree, inner=inner)[:2] == ("CKP005", RankSet([1]))
+    missing = SharedFile("out", (use(0, "remove", size=0, line=CLEAN),))
+    assert failing(*inside, missing, inner=inner)[0] == "ERR001"
+
+
+def test_a_checkpoint_that_no_rank_was_to_write_is_no_race() -> None:
+    missing = ("FileNotFoundError", "[Errno 2] No such file or directory: 'weights/backbone.pt'")
+    assert failing(*missing, rank=0, line=LOAD, inner=(LOADING,))[0] == "ERR001"
+    written = SharedFile("weights/backbone.pt", (use(1), use(0, "read", 1.0)))
+    code, ranks, sure, message = failing(*missing, written, rank=0, line=LOAD, inner=(LOADING,))
+    assert (code, ranks, sure) == ("CKP002", RankSet([0]), "high")
+    assert "nothing makes it wait for rank 1, which writes it at train.py:40" in message
+    assert failing(*missing, line=LOAD, inner=(LOADING,))[:3] == ("CKP002", RankSet([1]), "medium")
+
+
+def test_a_checkpoint_that_no_rank_of_a_node_finds() -> None:
+    missing = "[Errno 2] No such file or directory: 'weights/backbone.pt'"
+    job = Job(3).raises(2, "FileNotFoundError", missing, frames=(LOADING, LOAD, *LOOP)).evidence()
+    nodes = (Training(ranks=RankSet([0, 1])), Training(node=1, ranks=RankSet([2])))
+    assert jobs.judge(dataclasses.replace(job, training=nodes))[0][0].code == "ERR001"
+    seen = SharedFile("weights/backbone.pt", (use(0),))
+    nodes = (Training(ranks=RankSet([0, 1]), files=(seen,)), Training(node=1, ranks=RankSet([2])))
+    assert jobs.judge(dataclasses.replace(job, training=nodes))[0][0].code == "CKP002"

@@ -32,15 +32,45 @@ def test_uses_of_files_and_their_lines(tmp_path: Path) -> None:
     events = python(tmp_path, script, variables=RANK).main().all("file")
     folder = str(tmp_path.resolve())
     told = [(event["op"], event["path"].replace(folder, "."), event["via"]) for event in events]
+    deleted = told.pop()  # of a name that tempfile made up
+    assert (deleted[0], deleted[1].startswith("./tmp")) == ("delete", True)
     assert told == [
+        ("make", "./out", None),
         ("write", "./out/new.pkl", None),
         ("read", "./out/new.pkl", None),
         ("replace", "./out/last.pkl", None),
         ("write", "./a.zip", "zipfile"),
         ("remove", "./out", None),
     ]
-    assert events[0]["frames"][0][1] == line_of(tmp_path / "train.py", "# new")
+    assert events[1]["frames"][0][1] == line_of(tmp_path / "train.py", "# new")
     assert all(event["near"] and not event["locked"] for event in events)
+
+
+def test_directories_made_and_files_deleted_alone(tmp_path: Path) -> None:
+    script = """
+    import os
+    from pathlib import Path
+    os.makedirs("out/run")
+    os.makedirs("out/run", exist_ok=True)
+    Path("out/a.txt").touch()
+    os.symlink("a.txt", "out/link")
+    os.remove("out/link")
+    Path("out/a.txt").unlink()  # gone
+    try:
+        os.unlink("out/a.txt")
+    except FileNotFoundError:
+        pass
+    os.rmdir("out/run")
+    """
+    events = python(tmp_path, script, variables=RANK).main().all("file")
+    folder = str(tmp_path.resolve())
+    assert [(event["op"], event["path"].replace(folder, ".")) for event in events] == [
+        ("make", "./out"),
+        ("make", "./out/run"),
+        ("delete", "./out/a.txt"),
+        ("delete", "./out/run"),
+    ]
+    assert events[2]["frames"][0][1] == line_of(tmp_path / "train.py", "# gone")
 
 
 def test_what_torch_saves_is_seen_and_its_errors_are_as_they_were(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ PATHS = 60
 """Paths that are kept."""
 USES = 64
 """Uses of one path that are kept."""
-_CHANGES = frozenset({"write", "replace", "remove"})
+_ALONE = frozenset({"make", "delete"})
+"""What one rank does that makes another fail, which leaves no use of its own."""
+_CHANGES = frozenset({"write", "replace", "remove"}) | _ALONE
 _OPERATIONS = _CHANGES | {"read"}
 
 
@@ -37,7 +39,7 @@ class RankFiles:
 
 
 def fold_files(ranks: Mapping[int, RankFiles], shorten: Shortener) -> tuple[SharedFile, ...]:
-    """Return the paths that several ranks used, those that most ranks changed first.
+    """Return the paths that several ranks used, those that most ranks changed first; of a node's only rank, all.
 
     Args:
         ranks: by their number, of one node.
@@ -52,7 +54,8 @@ def fold_files(ranks: Mapping[int, RankFiles], shorten: Shortener) -> tuple[Shar
     kept = {
         path: uses
         for path, uses in rows.items()
-        if any(event["op"] in _CHANGES for _, event in uses) and _is_shared(path, uses, removed)
+        if any(event["op"] in _CHANGES for _, event in uses)
+        and (len(ranks) == 1 or _is_shared(path, uses, removed))
     }
     order = sorted(kept, key=lambda path: (-len({rank for rank, _ in kept[path]}), path))[:PATHS]
     return tuple(
@@ -61,8 +64,8 @@ def fold_files(ranks: Mapping[int, RankFiles], shorten: Shortener) -> tuple[Shar
 
 
 def _is_shared(path: str, uses: list[tuple[int, File]], removed: set[str]) -> bool:
-    """Whether several ranks used a path, or it is in a directory that was deleted."""
-    if len({rank for rank, _ in uses}) > 1:
+    """Whether several ranks used a path or may have, or it is in a directory that was deleted."""
+    if len({rank for rank, _ in uses}) > 1 or any(event["op"] in _ALONE for _, event in uses):
         return True
     return any(path.startswith(folder + "/") or path == folder for folder in removed)
 

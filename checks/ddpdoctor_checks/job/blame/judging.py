@@ -14,18 +14,14 @@ from ddpdoctor_checks.job.blame.conditions import Context
 from ddpdoctor_checks.job.blame.diagnosis import NUMBERS, Diagnosis, Group, fingerprint, was_asked
 from ddpdoctor_checks.job.blame.exits import judge_view
 from ddpdoctor_checks.job.blame.failures import OWN, Failure, Level, quote_line
+from ddpdoctor_checks.job.blame.file_races import settle_race
 from ddpdoctor_checks.job.blame.node_losses import killed_by_scheduler, lost_node
-from ddpdoctor_checks.job.blame.removals import find_removal, find_renaming
 from ddpdoctor_checks.job.blame.said import judge_hardware, judge_said
 from ddpdoctor_checks.job.blame.told_to_end import single_out_hangups
 from ddpdoctor_checks.job.blame.views import Clock, Views
 
 SOME_ONLY = {"CKP002": "ERR001", "CKP005": "ERR001"}
 """Codes of races: they ask that some ranks failed and others did not; else the other code stands."""
-UNREADY, REMOVED = "CKP002", "CKP005"
-"""Codes of a missing file: it was not written yet, or another rank deleted it."""
-UNKNOWN, RACED = "ERR001", "CKP001"
-"""Codes of any other exception, and of a file that several ranks write."""
 BY_LINE = frozenset({"ERR001", "ERR003", "ERR004", "ERR005", "ERR006", "ERR009"})
 """Codes that say little alone: two ranks failed alike only where type and line agree."""
 
@@ -250,16 +246,10 @@ def _fold(failures: Iterable[Failure], diagnosis: Diagnosis) -> list[Group]:
         code = first.code
         if code in SOME_ONLY and len(members) >= max(1, len(diagnosis.world)):
             code = SOME_ONLY[code]
-        elif code == UNREADY and _is_removed(members, first, diagnosis):
-            code = REMOVED
-        elif code == UNKNOWN and find_renaming(diagnosis.evidence, first, _list_ranks(members)) is not None:
-            code = RACED
+        else:
+            code = settle_race(code, first, _list_ranks(members), diagnosis.evidence)
         folded.append(Group(code, first.level, members, first))
     return folded
-
-
-def _is_removed(members: Sequence[Failure], first: Failure, diagnosis: Diagnosis) -> bool:
-    return find_removal(diagnosis.evidence, first, _list_ranks(members)) is not None
 
 
 def _list_ranks(members: Sequence[Failure]) -> RankSet:

@@ -11,7 +11,13 @@ from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
-from ddpdoctor_checks.job.blame.removals import find_removal, find_renaming, read_path
+from ddpdoctor_checks.job.blame.file_races import (
+    find_removal,
+    find_renaming,
+    find_rival,
+    find_writing,
+    read_path,
+)
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
 
 
@@ -21,9 +27,13 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
     fine = diagnosis.world.minus(group.ranks)
     others = f", {name_set(fine)} did not" if fine else ""
     they = choose_form(len(group.failures), "it", "they")
+    writing = find_writing(diagnosis.evidence, group.first, group.ranks)
+    reason = "another rank had not written it yet, or had removed it"
+    if writing is not None:
+        line = user_line(writing.frames)
+        reason = f"nothing makes it wait for rank {writing.rank}, which writes it{tell_line(line)}"
     return Clause(
-        f"{they} found{named} missing or unfinished{others}: another rank had not written it yet, or had removed it "
-        f"({group.first.words})",
+        f"{they} found{named} missing or unfinished{others}: {reason} ({group.first.words})",
         (
             Fix((
                 "write on rank 0 to a temporary name, rename the file, and synchronize all ranks with a "
@@ -33,6 +43,7 @@ def _describe_early(diagnosis: Diagnosis, group: Group) -> Clause:
                 'dist.barrier()\nstate = torch.load(path, map_location="cpu")'),
         ),
         {"path": path},
+        confidence=None if writing is not None else "medium",
     )  # fmt: skip
 
 
@@ -62,34 +73,43 @@ def _describe_prefix(diagnosis: Diagnosis, group: Group) -> Clause:
 
 
 def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
-    removal = find_removal(diagnosis.evidence, group.first, group.ranks)
+    rival = find_rival(diagnosis.evidence, group.first, group.ranks)
+    same_line = rival is not None and user_line(rival.frames) == group.first.line
+    removal = None if same_line else find_removal(diagnosis.evidence, group.first, group.ranks)
     if removal is not None:
         return _describe_removed(group, removal)
     path = read_path(group.first)
     exists = group.first.entry is not None
     did = "made" if exists else "deleted"
+    if rival is not None:
+        who = (
+            f"rank {rival.rank} had {did} {path or 'it'}{tell_line(user_line(rival.frames))} a moment before"
+        )
+    else:
+        who = f"another rank had {did} {path or 'the directory'} a moment before, as far as the logs show"
+    if exists:
+        fix = Fix("allow it to exist already", code="os.makedirs(path, exist_ok=True)")
+    elif rival is not None and rival.operation == "delete":
+        fix = Fix("allow it to be gone already", code="Path(path).unlink(missing_ok=True)")
+    else:
+        fix = Fix("allow it to be gone already", code="shutil.rmtree(path, ignore_errors=True)")
+    again = fix.code or ""
     return Clause(
-        f"another rank had {did} {path or 'the directory'} a moment before",
-        (
-            Fix("allow it to exist already", code="os.makedirs(path, exist_ok=True)")
-            if exists
-            else Fix("allow it to be gone already", code="shutil.rmtree(path, ignore_errors=True)"),
-            Fix(
-                "or do it on one rank",
-                code="if rank == 0:\n    os.makedirs(path, exist_ok=True)\ndist.barrier()",
-            ),
-        ),
+        who,
+        (fix, Fix("or do it on one rank", code=f"if rank == 0:\n    {again}\ndist.barrier()")),
         {"path": path},
+        confidence=None if rival is not None else "medium",
     )
 
 
 def _describe_removed(group: Group, removal: FileUse) -> Clause:
-    """Describe a file that ranks did not find since another one had deleted the directory that held it."""
+    """Describe a file that ranks did not find since another one had deleted it, or the directory that held it."""
     line, path = user_line(removal.frames), read_path(group.first)
     ranks = RankSet([removal.rank])
+    whole = "" if removal.operation == "delete" else "the directory of "
     return Clause(
         (
-            f"{capitalise(name_set(ranks))} deleted the directory of {path}{tell_line(line)} while "
+            f"{capitalise(name_set(ranks))} deleted {whole}{path}{tell_line(line)} while "
             f"{name_set(group.ranks)} still read it ({group.first.words})."
         ),
         (

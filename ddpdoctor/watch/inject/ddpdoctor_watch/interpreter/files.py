@@ -1,4 +1,4 @@
-"""Files that a rank writes over, reads as checkpoints, renames, and directories that it deletes.
+"""Files that a rank writes over, reads as checkpoints, renames and deletes, and directories that it makes or deletes.
 
 Seen by an audit hook: that stands on no stack while the program's call is made. It can never be taken out again,
 so it is put in once, in ranks only, and looks at nothing but the name of most events. Even so each event costs half a
@@ -31,7 +31,8 @@ EACH = 6
 OF_A_LINE = 30
 """Paths that one line writes and that are written down: an archive has thousands."""
 LOOKED_AT = 3_000
-"""Files opened to be written over that are looked at, from when on only what torch saves is."""
+"""Files opened to be written over that are looked at, from when on only what torch saves is; as many changes of
+directories."""
 PATHS = 600
 """Paths of which something is written down."""
 _FRAMES = 6
@@ -70,6 +71,8 @@ _written: dict[str, None] = {}
 _locks = False
 """A lock of a file is held, by this rank's last word on it."""
 _opened = 0
+_changed = 0
+"""Directories made, and files and empty directories deleted."""
 _ours = ""
 """The run directory, whose files are none of the program's."""
 
@@ -129,7 +132,18 @@ def _make_hook() -> Any:
     """Return the hook, which has all it needs with it: it is called until the interpreter is gone."""
     cut = os.O_TRUNC
     frame_of, failed = sys._getframe, journal.failed
-    watched = frozenset({"open", "os.rename", "shutil.rmtree", "fcntl.flock", "fcntl.lockf"})
+    watched = frozenset(
+        {
+            "open",
+            "os.rename",
+            "shutil.rmtree",
+            "os.mkdir",
+            "os.remove",
+            "os.rmdir",
+            "fcntl.flock",
+            "fcntl.lockf",
+        }
+    )
     endings = CHECKPOINTS
 
     def hook(event: str, args: Any) -> None:
@@ -168,8 +182,23 @@ def _take_other(event: str, args: Any, frame: FrameType) -> None:
         path = _locate(args[0])
         if path is not None:
             _write("remove", path, frame, None, size=1 if os.path.lexists(path) else 0)
+    elif event != "fcntl.flock" and event != "fcntl.lockf":
+        _note_change(args[0], args[-1], event == "os.mkdir", frame)
     else:
         _locks = not args[1] & _UNLOCK
+
+
+def _note_change(path: Any, folder: int, makes: bool, frame: FrameType) -> None:
+    """Note a directory that is made, or what is deleted alone: not what shutil.rmtree deletes."""
+    global _changed
+    _changed += 1
+    if folder != -1 or _changed > LOOKED_AT or (not makes and os.path.islink(path)):
+        return
+    if not makes and frame.f_globals.get("__name__") == "shutil":
+        return
+    found = _locate(path)
+    if found is not None and os.path.lexists(found) != makes:
+        _write("make" if makes else "delete", found, frame, None)
 
 
 def _note_write(path: Any, frame: FrameType, via: str | None) -> None:
