@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.building import only_builds
 from ddpdoctor.source.resolve.calls import JOINS, MESHES, is_any_collective, is_wrapper
@@ -46,6 +47,11 @@ SIDES = frozenset({"if", "else", "unless"})
 LEAVES = (ast.Return, ast.Break, ast.Continue)
 OF_RANKS = re.compile(r"rank|main_proc|is_main|is_master|\bme\b", re.IGNORECASE)
 """Tests behind which a ``raise`` lets some ranks leave; other ones complain of what is wrong for all."""
+
+_EXITS: WeakKeyDictionary[Files, dict[ast.stmt, tuple[Guard, ...]]] = WeakKeyDictionary()
+"""What `find_exits` said of statements: a function is followed from each of its calls."""
+_ACTS: WeakKeyDictionary[Files, dict[ast.AST, bool]] = WeakKeyDictionary()
+"""Whether anything in a node is a step, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,8 @@ class Trace:
     """Whether it is no program but a function that makes the process group: what ran before is not known."""
     alone: bool = False
     """Whether its process group is made for one rank, or it is one by its number: the others run another script."""
+    ways: object = None
+    """What `ddpdoctor.source.sameness.apart.ways_of` keeps with it."""
 
     @property
     def has_peers(self) -> bool:
@@ -176,7 +184,20 @@ class _Walker:
             if not self.trace.whole:
                 return
             self._statement(statement, scope, guards, frames)
-            guards += tuple(find_exits(statement, scope))
+            guards += self._list_exits(statement, scope)
+
+    def _acts(self, node: ast.AST) -> bool:
+        """Whether a call or the setting of an item stands in an expression or a simple statement."""
+        known = _ACTS.setdefault(self.files, {})
+        if node not in known:
+            known[node] = any(isinstance(each, (ast.Call, ast.Assign)) for each in ast.walk(node))
+        return known[node]
+
+    def _list_exits(self, statement: ast.stmt, scope: Scope) -> tuple[Guard, ...]:
+        known = _EXITS.setdefault(self.files, {})
+        if statement not in known:
+            known[statement] = tuple(find_exits(statement, scope))
+        return known[statement]
 
     def _statement(
         self, node: ast.stmt, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
@@ -237,6 +258,8 @@ class _Walker:
     ) -> None:
         """Write the calls of an expression or a simple statement, the inner ones first."""
         if isinstance(node, (ast.Constant, ast.Name, ast.Lambda)) or not self.trace.whole:
+            return
+        if not self._acts(node):
             return
         if isinstance(node, ast.IfExp):
             self._expression(node.test, scope, guards, frames)

@@ -38,6 +38,13 @@ STARTERS = ("torch.", "hydra.", "click.")
 """Packages whose decorators run a function on each rank."""
 
 
+def ways_of(files: Files, trace: Trace) -> Ways:
+    """Return what answers for the steps of a program; the same for all rules."""
+    if not isinstance(trace.ways, Ways):
+        trace.ways = Ways(files, trace)
+    return trace.ways
+
+
 class Ways:
     """Answers for the steps of one program."""
 
@@ -47,6 +54,7 @@ class Ways:
         self.ranks = RankReader(files)
         self.values = Values(files, trace, self.ranks)
         self._joining = [set(each.guards) for each in trace.steps if each.name in JOINS]
+        self._differs: dict[tuple[Guard, tuple[Frame, ...]], bool] = {}
 
     def may_differ(self, step: Step) -> bool:
         """Whether some ranks may not come to a step, or not at the same time."""
@@ -271,7 +279,12 @@ class Ways:
         return self.values.spell(value, step.scope, step.frames, 0)
 
     def _guard_differs(self, guard: Guard, frames: tuple[Frame, ...]) -> bool:
-        frames = _frames_to(guard.scope, frames)
+        key = guard, _frames_to(guard.scope, frames)
+        if key not in self._differs:
+            self._differs[key] = self._find_difference(*key)
+        return self._differs[key]
+
+    def _find_difference(self, guard: Guard, frames: tuple[Frame, ...]) -> bool:
         if guard.kind in ("main", "try"):
             return False
         if guard.kind in ("except", "case"):

@@ -13,7 +13,7 @@ from ddpdoctor.source.resolve.calls import is_wrapper, name_collective
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import Guard, Trace
 from ddpdoctor.source.resolve.walking import find_calls, names_in
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import Ways, ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LOCKS = frozenset({"filelock.FileLock", "filelock.SoftFileLock", "filelock.UnixFileLock", "portalocker.Lock",
@@ -32,7 +32,7 @@ def find_collectives_in_locks(trace: Trace, files: Files) -> Iterator[SourceFact
     """
     if not trace.has_peers:
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     told: set[ast.AST] = set()
     for step in trace.steps:
         call = step.call

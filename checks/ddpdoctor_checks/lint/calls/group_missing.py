@@ -28,7 +28,7 @@ from ddpdoctor.source.resolve.walking import (
     own_nodes,
 )
 from ddpdoctor.source.sameness.alike import SETTINGS
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.fixed import list_fixed
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
@@ -85,7 +85,7 @@ def find_missing_groups(trace: Trace, files: Files) -> Iterator[SourceFact]:
         return
     needed = next((step for step in steps if _is_reached(step, kinds)), None)
     steps = steps or wraps
-    ways, step = Ways(files, trace), needed or steps[0]
+    ways, step = ways_of(files, trace), needed or steps[0]
     others = _list_others(module, kinds)
     if needed is not None:
         others &= _list_called(trace.steps[: trace.steps.index(needed)], trace, files)

@@ -13,7 +13,7 @@ from ddpdoctor.source.resolve.calls import JOINS, SAMPLERS, is_any_collective, i
 from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.traces import OTHER_JOINS, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import Ways, ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size"})
@@ -33,7 +33,7 @@ def find_group_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.joins or not any(step.name in JOINS for step in trace.steps):
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     early = [] if trace.setup else list(_find_early(trace, ways, files))
     yield from early or _find_before(trace, files)
     made: Step | None = None

@@ -13,7 +13,7 @@ from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import SIDES, Guard, Trace
 from ddpdoctor.source.resolve.walking import names_in
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 SENDS = frozenset({f"{DIST}send", f"{DIST}isend", f"{DIST}send_object_list"})
@@ -31,7 +31,7 @@ def find_unmatched_messages(trace: Trace, files: Files) -> Iterator[SourceFact]:
     messages = [step for step in trace.steps if step.name in SENDS | RECEIVES]
     if not messages or not trace.has_peers:
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     text = "\n".join(line for each in files.find_related(trace.start.module) for line in each.script.lines)
     for names, other, what in ((SENDS, "recv", "send"), (RECEIVES, "send", "recv")):
         first = next((step for step in messages if step.name in names), None)

@@ -14,7 +14,7 @@ from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 ROOTS = {row.name: row.root for row in COLLECTIVES.values() if row.root is not None}
@@ -29,7 +29,7 @@ def find_roots_that_differ(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.has_peers:
         return
-    ways, ranks = Ways(files, trace), RankReader(files)
+    ways, ranks = ways_of(files, trace), RankReader(files)
     for step in trace.steps:
         call = step.call
         operation = name_collective(call, step.scope, files) if call is not None else None

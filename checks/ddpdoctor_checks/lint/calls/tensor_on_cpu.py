@@ -13,7 +13,7 @@ from ddpdoctor.source.resolve.calls import name_collective
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.cuda import SETS, is_of_nccl
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
@@ -35,7 +35,7 @@ def find_cpu_tensors(trace: Trace, files: Files) -> Iterator[SourceFact]:
         return
     if any(step.name in SETS - {"torch.cuda.set_device", "torch.cuda.device"} for step in trace.steps):
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     for step in trace.steps:
         call = step.call
         operation = name_collective(call, step.scope, files) if call is not None else None

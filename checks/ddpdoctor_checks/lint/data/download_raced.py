@@ -11,7 +11,7 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.traces import Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 FETCHES = {
@@ -32,20 +32,19 @@ def find_raced_downloads(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     before: set[str] = set()
     for step in trace.steps:
         call = step.call
         if call is None:
             continue
-        apart = ways.may_differ(step)
-        if step.name in BARRIERS and apart:
+        if step.name in BARRIERS and ways.may_differ(step):
             return
         place = _find_fetched(step)
         if place is None:
             continue
         name = step.name or ast.unparse(call.func)
-        if apart:
+        if ways.may_differ(step):
             before.add(name)
         elif name not in before and all(ways.is_alike(each, step) for each in place):
             yield ways.tell("download-raced", step, function=name.rpartition(".")[2])

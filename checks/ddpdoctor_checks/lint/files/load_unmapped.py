@@ -13,7 +13,7 @@ from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true, name_last
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.cuda import hides_others, saves_from_cpu, uses_gpu
 from ddpdoctor.source.training.restores import is_of_program, is_restored
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
@@ -38,7 +38,7 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         return
     if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return
-    ways, kinds, from_cpu = Ways(files, trace), kinds_of(files), saves_from_cpu(trace)
+    ways, kinds, from_cpu = ways_of(files, trace), kinds_of(files), saves_from_cpu(trace)
     for step in trace.steps:
         call = step.call
         if call is None or step.name != "torch.load" or any(each.arg is None for each in call.keywords):

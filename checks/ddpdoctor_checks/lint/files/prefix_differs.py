@@ -12,7 +12,7 @@ from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import Ways, ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 CHANGES = frozenset({"pop", "popitem", "update", "clear", "setdefault"})
@@ -33,7 +33,7 @@ def find_prefixes(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.joins:
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     saved: dict[tuple[str, str | None], list[tuple[str, Step]]] = {}
     for step in trace.steps:
         if step.call is not None and step.name == "torch.save" and len(step.call.args) == 2:

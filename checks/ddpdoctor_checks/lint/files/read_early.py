@@ -12,7 +12,7 @@ from ddpdoctor.source.resolve.calls import is_any_collective, is_wrapper
 from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.traces import SIDES, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import Ways, ways_of
 from ddpdoctor.source.training.writes import find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
@@ -30,7 +30,7 @@ def find_early_reads(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.has_peers:
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     written: dict[str, Step] = {}
     for step in trace.steps:
         call = step.call

@@ -16,7 +16,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import SIDES, Guard, Step, Trace
 from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import names_in
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import Ways, ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 SENDS = re.compile(r"broadcast|scatter|all_gather|all_reduce|(?<!no_)sync(?!_?bn|hronize$)", re.IGNORECASE)
@@ -49,7 +49,7 @@ def find_restored_apart(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.has_peers:
         return
-    ways, kinds = Ways(files, trace), kinds_of(files)
+    ways, kinds = ways_of(files, trace), kinds_of(files)
     loads = [(number, each) for number, each in enumerate(trace.steps) if _loads(each)]
     apart = [(n, step, guard) for n, step in loads if (guard := _find_guard(step, ways)) is not None]
     wraps = [

@@ -13,7 +13,7 @@ from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.texts import find_settings, fold
 from ddpdoctor.source.resolve.traces import Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.cuda import starts_cuda, uses_gpu
 from ddpdoctor_checks.environment import settings
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
@@ -34,7 +34,7 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.joins:
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     gpu = {"gpu": "used"} if uses_gpu(trace, files) else {}
     started: Step | None = None
     for step in trace.steps:

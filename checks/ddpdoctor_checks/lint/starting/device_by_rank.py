@@ -14,7 +14,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.traces import Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.cuda import SETS
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import SET_DEVICE
@@ -36,7 +36,7 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
     joins = (step.call for step in trace.steps if step.name in JOINS and step.call is not None)
     if any(map(joins_by_local_rank, joins)):
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     for step in trace.steps:
         call = step.call
         if call is None or (step.known and step.name not in SETS):

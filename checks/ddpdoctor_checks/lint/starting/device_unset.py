@@ -18,7 +18,7 @@ from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.traces import OTHER_JOINS, Frame, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, name_last, own_nodes
 from ddpdoctor.source.sameness.alike import follow_name
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.cuda import SETS, gives_device, hides_others, is_of_nccl, uses_gpu
 from ddpdoctor.source.training.moves import is_move
 from ddpdoctor.source.training.options import find_setting
@@ -63,7 +63,7 @@ def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFac
         return
     if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return
-    ways, place = Ways(files, trace), joins[0].scope.place(joins[0].node)
+    ways, place = ways_of(files, trace), joins[0].scope.place(joins[0].node)
     wrapped = list(_find_wrapped_moves(trace, files)) if sure else []
     trains = [set(step.guards) for step in trace.steps if step.call is not None and is_backward(step.call)]
     for step in trace.steps if sure else ():
@@ -136,7 +136,7 @@ def _may_set_unread(call: ast.Call, scope: Scope, files: Files) -> bool:
 
 
 def _find_sure(trace: Trace, files: Files) -> Iterator[SourceFact]:
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     later = any(step.name in SETS for step in trace.steps)
     for step in trace.steps:
         call = step.call

@@ -16,7 +16,7 @@ from ddpdoctor.source.resolve.texts import find_settings
 from ddpdoctor.source.resolve.traces import Frame, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
 from ddpdoctor.source.sameness.alike import find_value
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 FREE = frozenset({"getsockname", "find_free_port", "get_free_port", "pick_unused_port", "get_open_port"})
@@ -41,7 +41,7 @@ def find_ports_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.has_peers:
         return
-    ways, ranks = Ways(files, trace), RankReader(files)
+    ways, ranks = ways_of(files, trace), RankReader(files)
     for number, step in enumerate(trace.steps):
         values = [
             value for name, value in find_settings(step.node, step.scope, files) if name == "MASTER_PORT"

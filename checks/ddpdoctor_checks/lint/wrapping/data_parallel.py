@@ -14,7 +14,7 @@ from ddpdoctor.source.resolve.makers import find_class_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.wraps import is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
@@ -42,7 +42,7 @@ def find_in_program(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where a program that becomes a rank makes nn.DataParallel in any function (``data-parallel-on-ranks``)."""
     if trace.alone or not any(step.name in JOINS for step in trace.steps):
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     for step in trace.steps:
         if step.name in DATA_PARALLEL and ways.is_on_ranks(step):
             yield SourceFact("data-parallel-on-ranks", step.scope.place(step.node))
