@@ -51,6 +51,7 @@ FACTS = {
     "attribute-on-wrapper": {"DDP014"},
     "checkpoint-raced": {"CKP001"},
     "checkpoint-read-early": {"CKP002"},
+    "cache-deleted-by-all": {"CKP005"},
     "checkpoint-renamed-by-all": {"CKP001"},
     "device-ids-on-cpu": {"DDP016"},
     "directory-raced": {"CKP005"},

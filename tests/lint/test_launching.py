@@ -108,7 +108,7 @@ RIGHT = [
     "os.environ['MASTER_PORT'] = str(args.port)\ndist.init_process_group('gloo', init_method=f'tcp://localhost:{args.port}')\n",
     "os.environ['SOME_PORT'] = '99999'\n",
     "import tempfile\nname = tempfile.mktemp()\ndist.init_process_group('gloo', init_method='file://' + name)\n",
-    "os.remove('/tmp/x')\ndist.init_process_group('gloo', init_method='file:///tmp/x')\n",
+    "if os.environ['RANK'] == '0':\n    os.remove('/tmp/x')\ndist.init_process_group('gloo', init_method='file:///tmp/x')\n",
     "dist.init_process_group('gloo', init_method=f'file:///tmp/{args.job}')\n",
 ]  # fmt: skip
 

@@ -89,3 +89,19 @@ def test_part_of_a_program_is_only_suspected(tmp_path: Path, files: dict[str, st
 def test_a_main_file_that_only_names_the_variable_belongs_to_the_program(tmp_path: Path) -> None:
     main = "import os\nfrom options import get_parser\nargs = get_parser().parse_args()\nargs.local_rank = int(os.environ['LOCAL_RANK'])\n"
     assert find(tmp_path, {"options.py": OPTIONS, "main.py": main}) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "found"),
+    [
+        ("cfg.LOCAL_RANK = args.local_rank\n", [True]),
+        ("import subprocess\nsubprocess.run(['git', 'rev-parse', 'HEAD'], stdout=subprocess.PIPE)\n", [True]),
+        ("import subprocess\nhost = subprocess.getoutput('scontrol show hostnames')\n", [True]),
+        ("import subprocess\nsubprocess.run(['python', 'worker.py', '--local_rank', '0'])\n", []),
+        ("import os\nlocal_rank = os.environ['LOCAL_RANK']\n", []),
+        ("from os import environ\nlocal_rank = environ.get('LOCAL_RANK')\n", []),
+    ],
+)
+def test_what_reads_the_variable_or_starts_the_ranks(tmp_path: Path, extra: str, found: list[bool]) -> None:
+    train = f"from options import get_parser\nfrom env import parse_args{USES}{extra}"
+    assert find(tmp_path, {"options.py": OPTIONS, "env.py": PARSE, "train.py": train}) == found

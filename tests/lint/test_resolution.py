@@ -131,3 +131,50 @@ def test_modules_that_import_each_other_in_circles_end() -> None:
         "b.py": "import torch\nfrom a import *\nfrom a import sync\n",
     }
     assert codes(files) == set()
+
+
+RANKS = """
+import torch.distributed as tdist
+_rank, _world = 0, 1
+_first = {initial}
+def start():
+    global _rank, _world, _first
+    tdist.init_process_group("nccl")
+    _rank, _world = tdist.get_rank(), tdist.get_world_size()
+    _first = {value}
+def is_first():
+    return {asked}
+def total(x):
+    tdist.all_reduce(x)
+"""
+TRAINING = """
+import comm
+class Trainer:
+    def __init__(self, logs):
+        self.logs = logs
+    def step(self, x):
+        if {test} and self.logs:
+            comm.total(x)
+comm.start()
+trainer = Trainer(logs=comm.is_first())
+trainer.step(torch.zeros(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("initial", "value", "asked", "found"),
+    [
+        ("None", "None", "_rank == 0", True),
+        ("False", "_rank == 0", "_first", True),
+        ("False", "tdist.get_rank() == 0", "_first", True),
+        ("None", "None", "_world == 1", False),
+        ("False", "_world > 1", "_first", False),
+        ("False", "choose()", "_first", False),
+    ],
+)
+def test_variable_of_a_module_is_what_a_function_sets_it_to(
+    initial: str, value: str, asked: str, found: bool
+) -> None:
+    others = {"comm.py": f"import torch\n{RANKS.format(initial=initial, value=value, asked=asked)}"}
+    script = f"{HEAD}{TRAINING.format(test='torch.is_grad_enabled()')}"
+    assert codes({"train.py": script, **others}) == ({"COL002"} if found else set())

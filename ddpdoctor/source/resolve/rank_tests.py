@@ -386,7 +386,11 @@ class RankReader:
                 return None  # of one of several things
         last = node.id if isinstance(node, ast.Name) else node.attr
         values = found[1] if found is not None else []
-        read = [self.rank(v, found[0], depth + 1) for v in _known(values)] if found else []
+        read = (
+            [self.rank(v, found[0].makers.get(v, found[0]), depth + 1) for v in _known(values)]
+            if found
+            else []
+        )
         known = [each for each in read if each is not None]
         if known:
             return any(known) if _all_read(_known(values), read) else None

@@ -33,7 +33,10 @@ class Scope:
     attributes: dict[str, list[ast.expr]] = field(default_factory=dict)
     """Attribute of ``self`` -> what the methods of a class assign to it."""
     makers: dict[ast.expr, Scope] = field(default_factory=dict)
-    """Value assigned to an attribute of ``self`` -> the method of the class in which it stands."""
+    """Value assigned to an attribute of ``self``, or to a ``global`` of the module -> the function in which it
+    stands."""
+    shared: set[str] = field(default_factory=set)
+    """Names that a function declares ``global``."""
     spawned: bool = False
     """Whether ``mp.spawn`` calls it, with the rank as first argument."""
     calls: tuple[ast.Call, ...] | None = None
@@ -123,6 +126,7 @@ def _bind(node: ast.AST, scope: Scope) -> None:
         _assign(node.target, UNKNOWN, scope)
         scope.loops.update(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name))
     elif isinstance(node, ast.Global):
+        scope.shared.update(node.names)
         for name in node.names:
             scope.module.bound.setdefault(name, []).append(UNKNOWN)
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
@@ -145,6 +149,10 @@ def _import(node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
 def _assign(target: ast.expr, value: ast.expr, scope: Scope) -> None:
     if isinstance(target, ast.Name):
         scope.bound.setdefault(target.id, []).append(value)
+        if target.id in scope.shared and value is not UNKNOWN:
+            module = scope.module
+            module.bound[target.id].append(value)
+            module.makers[value] = scope
     elif isinstance(target, (ast.Tuple, ast.List)):
         values: list[ast.expr] = [UNKNOWN] * len(target.elts)
         if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):

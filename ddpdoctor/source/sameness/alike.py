@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from weakref import WeakKeyDictionary
 
+from ddpdoctor.source.resolve.flow import Binding
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.properties import find_only_return, find_property
@@ -24,7 +25,8 @@ SETTINGS = frozenset({"args", "arg", "cfg", "config", "conf", "opt", "opts", "op
                       "params", "settings", "configuration", "C", "hps", "argv"})  # fmt: skip
 """Names of what is read from the command line or a file, alike on all ranks."""
 JOINING = frozenset({"os.path.join", "os.path.abspath", "os.path.expanduser", "os.path.realpath", "os.path.basename",
-                     "os.path.dirname", "os.path.normpath", "str", "int", "float", "pathlib.Path", "pathlib.PurePath",
+                     "os.path.dirname", "os.path.normpath", "os.path.splitext", "os.path.split", "str", "int",
+                     "float", "pathlib.Path", "pathlib.PurePath",
                      "os.fspath", "len", "min", "max", "round", "isinstance", "hasattr", "getattr", "bool",
                      "os.path.exists",
                      "os.path.isfile", "os.path.isdir", "os.listdir", "range", "any", "all", "torch.cuda.is_available",
@@ -32,7 +34,11 @@ JOINING = frozenset({"os.path.join", "os.path.abspath", "os.path.expanduser", "o
                      "tqdm.auto.trange", "sorted", "reversed", "list", "torch.load"})  # fmt: skip
 """Functions whose result is alike where their arguments are. A file is taken to be the same for all ranks."""
 TEXT_METHODS = frozenset({"format", "joinpath", "with_suffix", "as_posix", "resolve", "replace", "strip", "lower",
-                          "exists", "is_dir", "is_file", "get", "item", "startswith", "endswith"})  # fmt: skip
+                          "exists", "is_dir", "is_file", "get", "item", "startswith", "endswith", "split", "rsplit",
+                          "lstrip", "rstrip", "upper", "title", "removeprefix", "removesuffix", "with_name",
+                          "absolute", "expanduser"})  # fmt: skip
+PATH_PARTS = frozenset({"stem", "name", "suffix", "parent"})
+"""Attributes of a path, alike where it is."""
 DEEPEST = 14
 """Values that are followed into one another, with the parts of expressions: a path over three functions has ten."""
 _OWN_SETTINGS: WeakKeyDictionary[Files, tuple[str, ...]] = WeakKeyDictionary()
@@ -191,7 +197,7 @@ class Values:
             return not RANKLIKE.search(ast.unparse(node))
         owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
         if owner is None:
-            return False
+            return node.attr in PATH_PARTS and self.alike(node.value, scope, frames, depth + 1)
         given = find_property(owner, node.attr)
         if given is not None:
             return self.alike(*given, (), depth + 1)
@@ -228,29 +234,67 @@ class Values:
         if node.id in home.loops:
             heads = _list_heads(node.id, home)
             return bool(heads) and self._all_alike(heads, home, frames if home is scope else (), depth)
-        if values[0] is UNKNOWN and frames and frames[-1].callee is home:
-            argument = find_value(frames[-1], node.id)
-            if argument is None:
-                return node.id in SETTINGS
-            if len(values) > 1 and not self._all_alike(values[1:], scope, frames, depth):
-                return False
-            return self.alike(argument, frames[-1].scope, frames[:-1], depth + 1)
-        if node.id in SETTINGS:
-            return True
         inside = frames if home is scope else ()
         held = self._list_held(node, home, values) if home is scope else None
-        return self._all_alike(values if held is None else held, home, inside, depth)
+        if held is None:
+            if node.id in home.parameters and frames and frames[-1].callee is home:
+                return self._given_alike(node.id, frames, depth) and self._all_alike(
+                    values[1:], scope, frames, depth
+                )
+            return node.id in SETTINGS or self._all_alike(values, home, inside, depth)
+        if node.id in SETTINGS and not (frames and node.id in home.parameters):
+            return True
+        return all(self._held_alike(node.id, each, home, inside, depth) for each in held)
 
-    def _list_held(self, node: ast.Name, scope: Scope, values: Sequence[ast.expr]) -> list[ast.expr] | None:
-        """Return those of a variable's values of which it has one where it stands; None where that is not known."""
+    def _given_alike(self, parameter: str, frames: tuple[Frame, ...], depth: int) -> bool:
+        """Whether what the last call gives for a parameter is known to be the same on all ranks."""
+        argument = find_value(frames[-1], parameter)
+        if argument is None:
+            return parameter in SETTINGS
+        return self.alike(argument, frames[-1].scope, frames[:-1], depth + 1)
+
+    def _list_held(
+        self, node: ast.Name, scope: Scope, values: Sequence[ast.expr]
+    ) -> tuple[Binding, ...] | None:
+        """Return the bindings of which a variable has one where it stands; None where that is not known."""
         flow = kinds_of(self.files).flow(scope)
-        if not {id(each) for each in values} <= {id(each.value) for each in flow.bindings.get(node.id, ())}:
+        known = flow.bindings.get(node.id, [])
+        without = sum(each.index is not None or each.kind == "parameter" for each in known)
+        if sum(each is UNKNOWN for each in values) > without or not (
+            {id(each) for each in values if each is not UNKNOWN} <= {id(each.value) for each in known}
+        ):
             return None  # other functions assign to it as well
         spot = flow.spot(node)
         held = flow.holding(node.id, spot) if spot is not None else None
-        if not held or any(each.kind != "assign" or each.index is not None for each in held):
+        if not held or any(each.kind not in ("assign", "parameter") for each in held):
             return None
-        return [each.value for each in held if each.value is not None]
+        return held
+
+    def _held_alike(
+        self, name: str, binding: Binding, scope: Scope, frames: tuple[Frame, ...], depth: int
+    ) -> bool:
+        """Whether what one binding gives is known to be the same on all ranks."""
+        if binding.kind == "parameter":
+            if not frames or frames[-1].callee is not scope:
+                return name in SETTINGS
+            return self._given_alike(name, frames, depth)
+        if binding.value is None:
+            return False
+        if binding.index is None:
+            return self.alike(binding.value, scope, frames, depth + 1)
+        return self._element_alike(binding.value, binding.index, scope, frames, depth)
+
+    def _element_alike(
+        self, node: ast.expr, index: int, scope: Scope, frames: tuple[Frame, ...], depth: int
+    ) -> bool:
+        """Whether one element of a tuple is known to be the same on all ranks: of what a call of the files returns."""
+        called = self.files.function(node.func, scope) if isinstance(node, ast.Call) else None
+        only = find_only_return(called) if called is not None else None
+        if called is None or not isinstance(node, ast.Call):
+            return self.alike(node, scope, frames, depth + 1)
+        if not isinstance(only, ast.Tuple) or index >= len(only.elts):
+            return False
+        return self.alike(only.elts[index], called, (*frames, Frame(node, scope, called)), depth + 1)
 
     def spell(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> str:
         """Return a text that is equal for equal values; the arguments are those of `alike`."""

@@ -9,10 +9,20 @@ from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.traces import Step
 from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.sameness.alike import follow_name
 
 SAVES = {"torch.save": ("f", 1), "safetensors.torch.save_file": ("filename", 1)}
 """Functions that write a checkpoint, and where the path stands."""
-ARRAYS = {"numpy.save": ("file", 0), "numpy.savez": ("file", 0), "numpy.savez_compressed": ("file", 0)}
+OTHERS = {
+    "numpy.save": ("file", 0),
+    "numpy.savez": ("file", 0),
+    "numpy.savez_compressed": ("file", 0),
+    "torch.jit.save": ("f", 1),
+    "torch.onnx.export": ("f", 2),
+}
+"""Functions that write something else, and where the path stands."""
+SCRIPTED = frozenset({"torch.jit.script", "torch.jit.trace", "torch.jit.freeze"})
+"""Functions that give a module with a ``save`` of its own."""
 OPENS = frozenset({"open", "io.open", "builtins.open"})
 
 
@@ -48,10 +58,14 @@ def find_written(step: Step, files: Files) -> tuple[ast.expr, str] | None:
     call = step.call
     if call is None:
         return None
-    for table, kind in ((SAVES, "checkpoint"), (ARRAYS, "other")):
+    for table, kind in ((SAVES, "checkpoint"), (OTHERS, "other")):
         if step.name in table:
             path = find_keyword(call, *table[step.name])
             return (path, kind) if path is not None else None
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "save":
+        path = find_keyword(call, "f", 0)
+        made = path is not None and _is_scripted(call.func.value, step, files)
+        return (path, "other") if path is not None and made else None
     if step.name in OPENS:
         path, mode = (
             find_keyword(call, "file", 0),
@@ -60,3 +74,15 @@ def find_written(step: Step, files: Files) -> tuple[ast.expr, str] | None:
         if path is not None and mode.startswith("w") and "+" not in mode:
             return path, "other" if "b" in mode else "text"
     return None
+
+
+def _is_scripted(node: ast.expr, step: Step, files: Files) -> bool:
+    """Whether it is a module that TorchScript made, by whatever variable."""
+    values = (
+        [value for value, _, _ in follow_name(node, step.scope, step.frames)]
+        if isinstance(node, ast.Name)
+        else [node]
+    )
+    return bool(values) and all(
+        isinstance(each, ast.Call) and files.dotted(each.func, step.scope) in SCRIPTED for each in values
+    )

@@ -1,4 +1,4 @@
-"""CKP005: all ranks make or delete one directory."""
+"""CKP005: all ranks make or delete one directory, or delete one file."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.traces import SIDES, Guard, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
 MAKES = frozenset({"os.makedirs", "os.mkdir"})
+DELETES = frozenset({"os.remove", "os.unlink", "os.rmdir"})
 SINGLE = re.compile(r"infer|demo|predict|visuali|export|convert|plot|submission", re.IGNORECASE)
 """Names of functions and options of what people run in one process, also in a script that trains on several."""
+_VERBS = {"made": "create", "deleted": "delete", "copied": "copy to"}
 
 
 @lint_rule("directory-raced", "directory-doubted", reads="program")
 def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
-    """Yield directories that each rank makes or deletes, and fails where another was first (``directory-raced``).
+    """Yield what each rank makes, copies or deletes, and fails where another was first (``directory-raced``).
 
-    way: made or deleted. path: how it is written. Where one process may be what is run there, that is asked
-    (``directory-doubted``).
+    way: made, copied or deleted. path: how it is written, of the copy its target. Where one process may be what is run
+    there, that is asked (``directory-doubted``).
     """
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     there: list[tuple[str, Step]] = []
     for step in trace.steps:
         if (safe := _find_safe(step)) is not None:
@@ -89,8 +91,16 @@ def _find_directory(step: Step) -> tuple[ast.expr, str] | None:
         path = find_keyword(call, "path", 0)
         ignored = is_true(find_keyword(call, "ignore_errors", 1)) or find_keyword(call, "onerror") is not None
         return (path, "deleted") if path is not None and not ignored else None
-    exists = find_keyword(call, "exist_ok")
-    fails = exists is None or (isinstance(exists, ast.Constant) and not exists.value)
+    if step.name in DELETES:
+        path = find_keyword(call, "path", 0)
+        return (path, "deleted") if path is not None else None
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("unlink", "rmdir"):
+        return (call.func.value, "deleted") if not _is_allowed(find_keyword(call, "missing_ok", 0)) else None
+    if step.name == "shutil.copytree":
+        path = find_keyword(call, "dst", 1)
+        allowed = find_keyword(call, "dirs_exist_ok")
+        return (path, "copied") if path is not None and not _is_allowed(allowed) else None
+    fails = not _is_allowed(find_keyword(call, "exist_ok"))
     if step.name in MAKES and fails and len(call.args) < 3:
         path = find_keyword(call, "name" if step.name == "os.makedirs" else "path", 0)
         return (path, "made") if path is not None else None
@@ -99,12 +109,23 @@ def _find_directory(step: Step) -> tuple[ast.expr, str] | None:
     return None
 
 
+def _is_allowed(node: ast.expr | None) -> bool:
+    """Whether a directory that is there already may be no error: what is no constant may be true."""
+    return node is not None and not (isinstance(node, ast.Constant) and not node.value)
+
+
 @check("CKP005", family="source", needs=NEEDS, id="lint.directories", commands=LINT)
 def tell_directory_raced(evidence: Evidence) -> Iterable[Finding]:
     """Each rank makes or deletes one directory."""
     for fact in facts_of(evidence, "directory-raced"):
         path = fact.details["path"]
-        if fact.details["way"] == "made":
+        if fact.details["way"] == "copied":
+            wrong = f"All ranks copy to {path} at {name_line(fact.place)}: the second rank fails with FileExistsError."
+            fix = Fix(
+                "copy on rank 0 and synchronize with a barrier",
+                code=f"if dist.get_rank() == 0:\n    {fact.place.text}\ndist.barrier()",
+            )
+        elif fact.details["way"] == "made":
             wrong = (
                 f"All ranks create {path} at {name_line(fact.place)}: the second rank fails with "
                 "FileExistsError."
@@ -115,9 +136,11 @@ def tell_directory_raced(evidence: Evidence) -> Iterable[Finding]:
                 f"All ranks delete {path} at {name_line(fact.place)}: some fail because another rank "
                 "deletes it first."
             )
+            whole = "rmtree" in fact.place.text
+            deletes = f"shutil.rmtree({path}, ignore_errors=True)" if whole else fact.place.text
             fix = Fix(
                 "delete it on rank 0 and synchronize with a barrier",
-                code=f"if dist.get_rank() == 0:\n    shutil.rmtree({path}, ignore_errors=True)\ndist.barrier()",
+                code=f"if dist.get_rank() == 0:\n    {deletes}\ndist.barrier()",
             )
         yield tell_fact(
             fact,
@@ -127,12 +150,12 @@ def tell_directory_raced(evidence: Evidence) -> Iterable[Finding]:
             severity="warning",
         )
     for fact in facts_of(evidence, "directory-doubted"):
-        path, way = fact.details["path"], "create" if fact.details["way"] == "made" else "delete"
+        path, way = fact.details["path"], _VERBS[fact.details["way"]]
         yield tell_question(
             fact,
             f"All ranks of this program would {way} {path} at {name_line(fact.place)}: is it run with one process?",
             Fix("allow it to exist already", code=f"os.makedirs({path}, exist_ok=True)")
             if way == "create"
-            else Fix("delete it on rank 0 and synchronize with a barrier"),
+            else Fix("do it on rank 0 and synchronize with a barrier"),
             why="the names around it are those of what one process is run for",
         )

@@ -17,7 +17,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_calls, own_nodes
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.writes import SAVES, find_forwarded, find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.rewriting import find_call, read_line
@@ -41,7 +41,7 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     for step in trace.steps:
         written, giver = find_written(step, files), step
         if written is None and (forwarded := find_forwarded(step)) is not None:
@@ -123,7 +123,9 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
         yield tell_fact(
             fact,
             f"All ranks write {path} at {name_line(fact.place)}: the file can be torn, or a mix of their data.",
-            Fix("write on rank 0 only, to a temporary name first", code=_guard(fact.place.text, path)),
+            Fix("write on rank 0 only, to a temporary name first", code=_guard(fact.place.text, path))
+            if kind == "checkpoint"
+            else Fix("write on rank 0 only", code=f"if dist.get_rank() == 0:\n    {fact.place.text}"),
             why="no rank-dependent `if` guards it, and the path is the same on all ranks",
             severity=severity,
             role="advice" if severity == "info" else "cause",

@@ -17,13 +17,16 @@ from ddpdoctor.source.resolve.walking import find_keyword, name_last
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 SPELLINGS = ("--local_rank", "--local-rank")
-FROM_LAUNCHER = re.compile(r"LOCAL_RANK|SLURM_LOCALID|OMPI_COMM")
+FROM_LAUNCHER = re.compile(r"""(?:["']|\benviron\.)LOCAL_RANK|SLURM_LOCALID|OMPI_COMM""")
+"""The variable, as text: an attribute of that name, such as ``cfg.LOCAL_RANK``, is the program's own."""
 RANKS = re.compile(r"torch\.distributed|DistributedDataParallel|init_process_group")
 LAUNCHERS = frozenset({"accelerate", "transformers", "lightning", "pytorch_lightning", "deepspeed", "megatron",
                        "horovod",
-                       "mmcv", "mmengine", "mmdet", "detectron2", "colossalai", "composer", "ignite", "fairscale",
-                       "subprocess"})  # fmt: skip
+                       "mmcv", "mmengine", "mmdet", "detectron2", "colossalai", "composer", "ignite",
+                       "fairscale"})  # fmt: skip
 """Packages that pass or take the local rank in a way of their own."""
+STARTS = frozenset({"subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call"})
+"""Calls by which a script may start its ranks itself, unless they take the text that a command prints."""
 DYNAMIC = frozenset({"importlib.import_module", "__import__", "exec", "runpy.run_path", "runpy.run_module"})
 """Calls that bring in code that is not seen."""
 
@@ -98,12 +101,18 @@ def _takes_otherwise(module: Scope, files: Files) -> bool:
     for scope in (inner for each in related for inner in each.walk()):
         if LAUNCHERS & {name.split(".")[0] for name in scope.imports.values()}:
             return True
-        if any(name in SPAWNS for _, name in name_calls(scope, files)):
-            return True
+        for call, name in name_calls(scope, files):
+            if name in SPAWNS or (name in STARTS and not _takes_text(call)):
+                return True
         for call, name in name_calls(scope, files):
             if name in JOINS and None not in (find_keyword(call, "rank"), find_keyword(call, "world_size")):
                 return True  # whoever starts it tells the ranks
     return False
+
+
+def _takes_text(call: ast.Call) -> bool:
+    """Whether a command is run for what it prints, as ``git rev-parse HEAD`` is."""
+    return any(find_keyword(call, word) is not None for word in ("stdout", "capture_output"))
 
 
 @check("ENV007", family="source", needs=NEEDS, id="lint.local_rank", commands=LINT)

@@ -14,7 +14,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_argument, find_keyword, name_last
-from ddpdoctor.source.sameness.apart import Ways
+from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.starting.device_by_rank import ONE_NODE, joins_by_local_rank
 
@@ -41,7 +41,7 @@ def find_shards_by_local_rank(trace: Trace, files: Files) -> Iterator[SourceFact
     joins = (step.call for step in trace.steps if step.name in JOINS and step.call is not None)
     if any(map(joins_by_local_rank, joins)):
         return
-    ways = Ways(files, trace)
+    ways = ways_of(files, trace)
     for step in steps:
         assert step.call is not None
         rank, replicas = find_keyword(step.call, "rank", 2), find_keyword(step.call, "num_replicas", 1)
