@@ -307,11 +307,17 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     "CKP002 archive": (lambda: one_raises(*said("archive-unreadable"), frames=(SERIALISATION, *LOOP)), "1", "missing or unfinished"),
     "CKP004": (lambda: all_raise(2, "RuntimeError", PREFIX), "0-1", 'saved from the wrapper and is loaded into the bare model ("module.weight")'),
     "CKP004 other way": (lambda: all_raise(2, "RuntimeError", OTHER_PREFIX), "0-1", 'saved from the bare model and is loaded into the wrapper ("module.weight")'),
-    "CKP005": (lambda: one_raises(*said("directory-exists")), "1", "another rank had made runs/exp1"),
+    "CKP005": (lambda: _logged(one_raises(*said("directory-exists"))), "1", "another rank had made runs/exp1"),
     "CKP005 deleted": (
-        lambda: one_raises("FileNotFoundError", "[Errno 2] No such file or directory: 'runs/exp1'", frames=(Frame("/usr/lib/python3.11/shutil.py", 700, "rmtree"), *LOOP)), "1", "deleted runs/exp1",
+        lambda: _logged(one_raises("FileNotFoundError", "[Errno 2] No such file or directory: 'runs/exp1'", frames=(Frame("/usr/lib/python3.11/shutil.py", 700, "rmtree"), *LOOP))), "1", "deleted runs/exp1",
     ),
 }  # fmt: skip
+
+
+def _logged(job: Job) -> Job:
+    """Make it a job of which there are logs alone: under `run` the ranks write down what they do with files."""
+    job.launch["command"] = "analyze"
+    return job
 
 
 def _with_oom(job: Job) -> Job:

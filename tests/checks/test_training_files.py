@@ -211,7 +211,8 @@ def failing(type: str, text: str, *shared: SharedFile, rank: int = 1, watched: b
     """Return what is said of one rank of three that failed with a file: code, root-cause ranks, confidence, message."""
     job = Job(3).raises(rank, type, text, frames=(*inner, line, *LOOP)).evidence()
     seen = files(*shared).training if watched else ()
-    first = jobs.judge(dataclasses.replace(job, training=seen))[0][0]
+    launch = job.launch if watched else dataclasses.replace(job.launch, command="analyze")
+    first = jobs.judge(dataclasses.replace(job, training=seen, launch=launch))[0][0]
     return first.code, first.ranks, first.confidence, first.message
 
 
@@ -228,6 +229,16 @@ def test_a_directory_that_another_rank_made_is_a_race_and_one_of_an_earlier_run_
     other = SharedFile("out/other", (use(0, "make", line=MAKE),))
     for shared in ([], [own], [other]):
         assert failing(*EXISTS, *shared, line=MAKE)[0] == "ERR001"
+
+
+def test_a_link_that_another_rank_made_is_that_of_the_error() -> None:
+    linked = ("FileExistsError", "[Errno 17] File exists: 'out/m0.pt' -> 'out/latest.pt'")
+    line = Frame("train.py", 12, "link", "os.symlink(path, latest)")
+    code, _, _, message = failing(
+        *linked, SharedFile("out/latest.pt", (use(0, "make", line=line),)), line=line
+    )
+    assert (code, "rank 0 had made out/latest.pt at train.py:12" in message) == ("CKP005", True)
+    assert failing(*linked, SharedFile("out/m0.pt", (use(0, "make", line=line),)), line=line)[0] == "ERR001"
 
 
 def test_what_logs_alone_tell_of_a_directory_is_said_with_less_confidence() -> None:

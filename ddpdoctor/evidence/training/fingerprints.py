@@ -347,7 +347,7 @@ class FileUse:
     rank: int
     operation: str
     """write (over what was there), replace (rename another file to it), read, remove (a directory, whole), make (a
-    directory that was not there), or delete (a file, or an empty directory)."""
+    directory, a link, or a file that must be new), or delete (a file, or an empty directory)."""
     at: Moment
     phase: tuple[int, ...] = ()
     """How often the rank had met others by then: public collectives called, groups and wrappers made, steps. Uses on

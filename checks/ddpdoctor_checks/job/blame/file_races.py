@@ -21,11 +21,14 @@ _WRITES = frozenset({"write", "replace"})
 _MISSING = "FileNotFoundError"
 _TARGET = re.compile(r"' -> '")
 """What the error of a renaming says between its two paths."""
+_LINK = re.compile(r"' -> '(?P<path>[^'\n]{1,400})'")
 _PATH = re.compile(r"'(?P<path>[^'\n]{1,400})'")
 
 
 def read_path(failure: Failure) -> str | None:
-    """Return the path that an error names; None where it names none."""
+    """Return the path that an error names, of a link its own; None where it names none."""
+    if (failure.type or "").endswith("FileExistsError") and (link := _LINK.search(failure.message)):
+        return link["path"]
     found = failure.groups.get("path")
     if found is None:
         match = _PATH.search(failure.message)
@@ -55,13 +58,20 @@ def settle_race(code: str | None, failure: Failure, ranks: RankSet, evidence: Ev
     if code == REMOVED:
         if find_rival(evidence, failure, ranks) is not None:
             return REMOVED
-        return UNKNOWN if evidence.training or list(ranks) == [0] else REMOVED
+        return UNKNOWN if _was_watched(failure, evidence) or list(ranks) == [0] else REMOVED
     if code == UNKNOWN and (failure.type or "").endswith(_MISSING):
         if find_renaming(evidence, failure, ranks) is not None:
             return RACED
         if find_rival(evidence, failure, ranks) is not None:
             return REMOVED
     return code
+
+
+def _was_watched(failure: Failure, evidence: Evidence) -> bool:
+    """Whether the ranks wrote down what they did with files."""
+    process = failure.view.process
+    watched = evidence.launch.command == "run" and process is not None and process.watched
+    return watched or bool(evidence.training)
 
 
 def _are_nodes(ranks: RankSet, evidence: Evidence) -> bool:

@@ -87,16 +87,22 @@ def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
         )
     else:
         who = f"another rank had {did} {path or 'the directory'} a moment before, as far as the logs show"
-    if exists:
+    line = group.first.line
+    source = (line.source if line is not None else None) or ""
+    if exists and (not source or "mkdir" in source or "makedirs" in source):
         fix = Fix("allow it to exist already", code="os.makedirs(path, exist_ok=True)")
-    elif rival is not None and rival.operation == "delete":
+    elif not exists and rival is not None and rival.operation == "delete":
         fix = Fix("allow it to be gone already", code="Path(path).unlink(missing_ok=True)")
-    else:
+    elif not exists:
         fix = Fix("allow it to be gone already", code="shutil.rmtree(path, ignore_errors=True)")
-    again = fix.code or ""
+    else:
+        fix = None
+    again = (fix.code if fix is not None else None) or source
+    once = None if again.endswith(":") else f"if rank == 0:\n    {again}\ndist.barrier()"
+    fixes = (Fix("do it on one rank", code=once),)
     return Clause(
         who,
-        (fix, Fix("or do it on one rank", code=f"if rank == 0:\n    {again}\ndist.barrier()")),
+        fixes if fix is None else (fix, Fix("or do it on one rank", code=once)),
         {"path": path},
         confidence=None if rival is not None else "medium",
     )

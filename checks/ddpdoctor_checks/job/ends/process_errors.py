@@ -95,7 +95,10 @@ def _describe_exception(diagnosis: Diagnosis, group: Group) -> Clause:
     elif len(diagnosis.world) > 1:
         only = name_set(group.ranks) if group.ranks else "one process"
         fixes.append(
-            Fix(f"{where}; only {only} hit it, so check what differs there (its data shard, its host)")
+            Fix(
+                f"{where}; only {only} hit it, so check what differs there (a branch of its own, its data shard, its "
+                "host)"
+            )
         )
     else:
         fixes.append(Fix(where, rerun(diagnosis, nproc=1)))

@@ -42,6 +42,10 @@ CHECKPOINTS = (
     ".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".pickle", ".h5", ".pt2", ".tar", ".model",
 )  # fmt: skip
 """Endings of files that are taken for checkpoints when they are read."""
+_WATCHED = frozenset({
+    "open", "os.rename", "shutil.rmtree", "os.mkdir", "os.symlink", "os.link", "os.remove", "os.rmdir",
+    "fcntl.flock", "fcntl.lockf",
+})  # fmt: skip
 _APART = ("/proc/", "/sys/", "/dev/fd/")
 _TOOLS = {
     "numpy": "numpy.save",
@@ -72,7 +76,7 @@ _locks = False
 """A lock of a file is held, by this rank's last word on it."""
 _opened = 0
 _changed = 0
-"""Directories made, and files and empty directories deleted."""
+"""What was made that must be new, and files and empty directories deleted."""
 _ours = ""
 """The run directory, whose files are none of the program's."""
 
@@ -132,18 +136,8 @@ def _make_hook() -> Any:
     """Return the hook, which has all it needs with it: it is called until the interpreter is gone."""
     cut = os.O_TRUNC
     frame_of, failed = sys._getframe, journal.failed
-    watched = frozenset(
-        {
-            "open",
-            "os.rename",
-            "shutil.rmtree",
-            "os.mkdir",
-            "os.remove",
-            "os.rmdir",
-            "fcntl.flock",
-            "fcntl.lockf",
-        }
-    )
+    watched = _WATCHED
+    only_new = os.O_CREAT | os.O_EXCL
     endings = CHECKPOINTS
 
     def hook(event: str, args: Any) -> None:
@@ -159,6 +153,8 @@ def _make_hook() -> Any:
                     _note_write(path, frame_of(1), None)
             elif type(path) is str and path.endswith(endings) and not flags & 3:
                 _note_read(path, frame_of(1))
+            elif flags & only_new == only_new:
+                _note_change(path, -1, True, frame_of(1))
         except Exception as error:
             failed("files", error)
 
@@ -183,18 +179,19 @@ def _take_other(event: str, args: Any, frame: FrameType) -> None:
         if path is not None:
             _write("remove", path, frame, None, size=1 if os.path.lexists(path) else 0)
     elif event != "fcntl.flock" and event != "fcntl.lockf":
-        _note_change(args[0], args[-1], event == "os.mkdir", frame)
+        linked = event == "os.symlink" or event == "os.link"
+        _note_change(args[1 if linked else 0], args[-1], linked or event == "os.mkdir", frame)
     else:
         _locks = not args[1] & _UNLOCK
 
 
 def _note_change(path: Any, folder: int, makes: bool, frame: FrameType) -> None:
-    """Note a directory that is made, or what is deleted alone: not what shutil.rmtree deletes."""
+    """Note a directory, link or file that must be new, or what is deleted alone: not by shutil.rmtree or tempfile."""
     global _changed
     _changed += 1
     if folder != -1 or _changed > LOOKED_AT or (not makes and os.path.islink(path)):
         return
-    if not makes and frame.f_globals.get("__name__") == "shutil":
+    if frame.f_globals.get("__name__") in ("shutil", "tempfile"):
         return
     found = _locate(path)
     if found is not None and os.path.lexists(found) != makes:
