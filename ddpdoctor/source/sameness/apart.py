@@ -24,6 +24,8 @@ from ddpdoctor.source.sameness.losses import ORDERS
 OF_RANKS = re.compile("rank|proc_id", re.IGNORECASE)
 OF_SOME = re.compile("rank|proc|main|master|primary|chief|leader|first|lead|local|gpu|device", re.IGNORECASE)
 """Parts of names by which a test may ask for one rank."""
+SINGLE = re.compile(r"infer|demo|predict|visuali|export|convert|plot|submission", re.IGNORECASE)
+"""Names of functions and options of what people run in one process, also in a script that trains on several."""
 IN_PLACE = re.compile(r"[a-z0-9_]*[a-z0-9]_")
 """Methods that change a tensor in place."""
 OF_NUMBERS = frozenset(
@@ -132,6 +134,13 @@ class Ways:
         """Whether a decorator is none of the files', which may decide whether the function runs."""
         node = guard.test.func if isinstance(guard.test, ast.Call) else guard.test
         return not isinstance(node, ast.expr) or self.files.function(node, guard.scope) is None
+
+    @staticmethod
+    def is_single(step: Step) -> bool:
+        """Whether a step is in a function for one process, or below a test of an option for one, by their names."""
+        names = [frame.callee.name or "" for frame in step.frames]
+        names += [ast.unparse(each.test) for each in step.guards if each.kind == "if"]
+        return any(map(SINGLE.search, names))
 
     def only_first(self, step: Step) -> Guard | None:
         """Return the guard that lets rank 0 alone come to a step."""

@@ -49,6 +49,14 @@ _HINTS: tuple[tuple[str, Fix], ...] = (
         Fix("load onto the CPU first", code='state = torch.load(path, map_location="cpu")'),
     ),
     (
+        r"Parent directory .{1,300} does not exist",
+        Fix("make the directory before saving", code="os.makedirs(os.path.dirname(path), exist_ok=True)"),
+    ),
+    (
+        r"^FileExistsError",
+        Fix("an earlier run may have left it: allow it to exist (exist_ok=True), or choose another path"),
+    ),
+    (
         r"DefaultCPUAllocator: can't allocate memory|^MemoryError",
         Fix("use less memory per rank: every rank of a node holds its own copy", command="free -h"),
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
@@ -17,8 +16,6 @@ from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_
 
 MAKES = frozenset({"os.makedirs", "os.mkdir"})
 DELETES = frozenset({"os.remove", "os.unlink", "os.rmdir"})
-SINGLE = re.compile(r"infer|demo|predict|visuali|export|convert|plot|submission", re.IGNORECASE)
-"""Names of functions and options of what people run in one process, also in a script that trains on several."""
 _VERBS = {"made": "create", "deleted": "delete", "copied": "copy to"}
 
 
@@ -46,15 +43,8 @@ def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if found[1] == "made":  # who goes on from here has made it or found it
             there.append((ways.spell(found[0], step), step))
         if not ways.may_differ(step) and ways.is_alike(found[0], step):
-            rule = "directory-doubted" if _is_single(step) else "directory-raced"
+            rule = "directory-doubted" if ways.is_single(step) else "directory-raced"
             yield ways.tell(rule, step, way=found[1], path=ast.unparse(found[0]))
-
-
-def _is_single(step: Step) -> bool:
-    """Whether a step is in a function for one process, or below a test of an option for one."""
-    names = [frame.callee.name or "" for frame in step.frames]
-    names += [ast.unparse(each.test) for each in step.guards if each.kind == "if"]
-    return any(map(SINGLE.search, names))
 
 
 def _find_safe(step: Step) -> ast.expr | None:

@@ -19,7 +19,7 @@ from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_calls, own_nodes
 from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.writes import SAVES, find_forwarded, find_written
-from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import find_call, read_line
 
 HARMLESS = ("/dev/null", ".lock")
@@ -31,13 +31,13 @@ _GUARD = (
 )
 
 
-@lint_rule("write-raced", reads="program")
+@lint_rule("write-raced", "write-doubted", reads="program")
 def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what each rank writes to one path (``write-raced``).
 
     kind: checkpoint, other or text. path: how it is written. name: a variable of a checkpoint's call to which only
     rank 0 assigns. Nothing where a test may be about ranks, where the path may differ, or where the directory is
-    changed.
+    changed. Where one process may be what is run there, that is asked (``write-doubted``).
     """
     if not trace.has_peers or any(step.name == "os.chdir" for step in trace.steps):
         return
@@ -50,7 +50,8 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if written is None or ways.may_leave_out(step):
             continue
         path, kind = written
-        fact = ways.tell("write-raced", step, kind=kind, path=ast.unparse(path))
+        rule = "write-doubted" if ways.is_single(step) else "write-raced"
+        fact = ways.tell(rule, step, kind=kind, path=ast.unparse(path))
         of_first = ways.find_of_first(giver) if kind == "checkpoint" else None
         if of_first is not None:
             name, value = of_first
@@ -130,6 +131,15 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
             severity=severity,
             role="advice" if severity == "info" else "cause",
         )
+    for fact in facts_of(evidence, "write-doubted"):
+        path = fact.details["path"]
+        if fact.details["kind"] != "text":
+            yield tell_question(
+                fact,
+                f"All ranks of this program would write {path} at {name_line(fact.place)}: is it run with one process?",
+                Fix("write on rank 0 only", code=f"if dist.get_rank() == 0:\n    {fact.place.text}"),
+                why="the names around it are those of what one process is run for",
+            )
     known = {fact.place for fact in facts_of(evidence, "write-raced")}
     for fact in facts_of(evidence, "master-writes-by-all"):
         if fact.place in known:
