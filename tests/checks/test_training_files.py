@@ -224,7 +224,7 @@ def test_a_directory_that_another_rank_made_is_a_race_and_one_of_an_earlier_run_
     made = SharedFile("out/run", (use(0, "make", line=MAKE),))
     code, ranks, sure, message = failing(*EXISTS, made, line=MAKE)
     assert (code, ranks, sure) == ("CKP005", RankSet([1]), "high")
-    assert "rank 0 had made out/run at train.py:12 a moment before" in message
+    assert "rank 0 had already made out/run at train.py:12" in message
     own = SharedFile("out/run", (use(1, "make", line=MAKE),))
     other = SharedFile("out/other", (use(0, "make", line=MAKE),))
     for shared in ([], [own], [other]):
@@ -237,7 +237,7 @@ def test_a_link_that_another_rank_made_is_that_of_the_error() -> None:
     code, _, _, message = failing(
         *linked, SharedFile("out/latest.pt", (use(0, "make", line=line),)), line=line
     )
-    assert (code, "rank 0 had made out/latest.pt at train.py:12" in message) == ("CKP005", True)
+    assert (code, "rank 0 had already made out/latest.pt at train.py:12" in message) == ("CKP005", True)
     assert failing(*linked, SharedFile("out/m0.pt", (use(0, "make", line=line),)), line=line)[0] == "ERR001"
 
 
@@ -251,7 +251,7 @@ def test_a_file_that_another_rank_deleted_first() -> None:
     deleted = SharedFile("out/cache.bin", (use(0, "delete", line=CLEAN),))
     code, ranks, sure, message = failing(*gone, deleted)
     assert (code, ranks, sure) == ("CKP005", RankSet([1]), "high")
-    assert "rank 0 had deleted /work/out/cache.bin at prep.py:24 a moment before" in message
+    assert "rank 0 had already deleted /work/out/cache.bin at prep.py:24" in message
     assert failing(*gone, SharedFile("out/cache.bin", (use(1, "delete"),)))[0] == "ERR001"
     assert failing(*gone, SharedFile("cache.bin.old", (use(0, "delete"),)))[0] == "ERR001"
 
@@ -273,6 +273,8 @@ def test_a_checkpoint_that_no_rank_was_to_write_is_no_race() -> None:
     assert (code, ranks, sure) == ("CKP002", RankSet([0]), "high")
     assert "nothing makes it wait for rank 1, which writes it at train.py:40" in message
     assert failing(*missing, line=LOAD, inner=(LOADING,))[:3] == ("CKP002", RankSet([1]), "medium")
+    before = SharedFile("weights/backbone.pt", (use(1), use(0, "read", 1.0, (4, 2, 40))))  # a barrier between
+    assert failing(*missing, before, rank=0, line=LOAD, inner=(LOADING,))[0] == "ERR001"
 
 
 def test_a_checkpoint_that_no_rank_of_a_node_finds() -> None:

@@ -142,23 +142,25 @@ def find_writing(evidence: Evidence, failure: Failure, ranks: RankSet) -> FileUs
         evidence: of the job.
         failure: of the rank; where it names no file, the last that it was seen to read.
         ranks: all that failed alike.
+
+    Returns:
+        None also where the rank was seen to read the file after it had met the writer: that put the two in order.
     """
-    files = list(_list_files(evidence))
     path = read_path(failure)
-    if path is None:
-        reads = [
-            (use.at.wall_ns, file.path)
-            for file in files
-            for use in file.uses
-            if use.operation == "read" and use.rank == failure.rank
-        ]
-        path = max(reads)[1] if reads else None
+    reads = [
+        (use.at.wall_ns, file.path, use.phase)
+        for file in _list_files(evidence)
+        if path is None or _is_same(file.path, path)
+        for use in file.uses
+        if use.operation == "read" and use.rank == failure.rank
+    ]
+    _, read, phase = max(reads, default=(0, path, ()))
     uses = [
         use
-        for file in files
-        if path is not None and _is_same(file.path, path)
+        for file in _list_files(evidence)
+        if read is not None and _is_same(file.path, read)
         for use in file.uses
-        if use.operation in _WRITES and use.rank not in ranks
+        if use.operation in _WRITES and use.rank not in ranks and (not phase or use.phase == phase)
     ]
     return max(uses, key=lambda use: use.at.wall_ns, default=None)
 

@@ -82,9 +82,7 @@ def _describe_directory(diagnosis: Diagnosis, group: Group) -> Clause:
     exists = group.first.entry is not None
     did = "made" if exists else "deleted"
     if rival is not None:
-        who = (
-            f"rank {rival.rank} had {did} {path or 'it'}{tell_line(user_line(rival.frames))} a moment before"
-        )
+        who = f"rank {rival.rank} had already {did} {path or 'it'}{tell_line(user_line(rival.frames))}"
     else:
         who = f"another rank had {did} {path or 'the directory'} a moment before, as far as the logs show"
     line = group.first.line
