@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.mutants.programs import list_files
 from tests.mutants.reading import Said, read
+from tests.mutants.score import HALVES
 from tests.mutants.sources import export, find_clone, half_of
 from tests.parts import replace_part
 
@@ -23,7 +24,8 @@ HEADING = "## Mistakes that public projects corrected"
 LISTED = Path(__file__).resolve().parent / "upstream.json"
 WORDS = """\
 Commits that corrected a mistake of a distributed job; the whole repository is read as it was before and after, as `ddpdoctor lint .` does. *Found*: a finding of the
-code is gone with the correction. *After*: whether that file has another of the code. `python -m tests.mutants.upstream --store DIR --markdown docs/accuracy.md` makes this section from clones."""
+code is gone with the correction. *After*: whether that file has another of the code. Rules may be
+written against those of the seen half, of which repositories are by a hash of their names. `python -m tests.mutants.upstream --store DIR --markdown docs/accuracy.md` makes this section from clones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,9 @@ def make_section(tried: Sequence[Tried]) -> str:
     found = sum(one.found for one in tried)
     asked = sum(one.asked and not one.found for one in tried)
     rows = [f"* found before {found} of {len(tried)}; {asked} more asked by `--questions`"]
+    for half in HALVES:
+        part = [one for one in tried if half_of(one.fix.name) == half]
+        rows.append(f"* of the {half} half {sum(one.found for one in part)} of {len(part)}")
     rows.append(f"* silent after {sum(one.found and not one.after for one in tried)} of these {found}")
     table = ["| correction | code | what was wrong | before | after |", "| --- | --- | --- | --- | --- |"]
     for one in tried:
