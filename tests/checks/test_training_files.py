@@ -273,6 +273,10 @@ def test_a_checkpoint_that_no_rank_was_to_write_is_no_race() -> None:
     assert (code, ranks, sure) == ("CKP002", RankSet([0]), "high")
     assert "nothing makes it wait for rank 1, which writes it at train.py:40" in message
     assert failing(*missing, line=LOAD, inner=(LOADING,))[:3] == ("CKP002", RankSet([1]), "medium")
+    own = missing[1].replace("backbone", "part_1")
+    assert failing(missing[0], own, line=LOAD, inner=(LOADING,))[0] == "ERR001"
+    other = missing[1].replace("backbone", "part_10")
+    assert failing(missing[0], other, line=LOAD, inner=(LOADING,))[0] == "CKP002"
     before = SharedFile("weights/backbone.pt", (use(1), use(0, "read", 1.0, (4, 2, 40))))  # a barrier between
     assert failing(*missing, before, rank=0, line=LOAD, inner=(LOADING,))[0] == "ERR001"
 

@@ -41,7 +41,8 @@ def settle_race(code: str | None, failure: Failure, ranks: RankSet, evidence: Ev
 
     Where files were watched, what no other rank made or deleted was there, or was missing, before. A file that rank 0
     does not find and that no other rank was seen to write is missing as well: rank 0 is who writes, and who alone
-    loads. So is one that all ranks of a node do not find, where no rank was seen to write it.
+    loads. So is one that all ranks of a node do not find, or one with the number of the rank in its name, where no rank
+    was seen to write it.
 
     Args:
         code: what the error alone says.
@@ -54,7 +55,8 @@ def settle_race(code: str | None, failure: Failure, ranks: RankSet, evidence: Ev
             return REMOVED
         if find_writing(evidence, failure, ranks) is not None:
             return UNREADY
-        return UNKNOWN if 0 in ranks or _are_nodes(ranks, evidence) else UNREADY
+        own = 0 in ranks or _are_nodes(ranks, evidence) or _names_rank(failure)
+        return UNKNOWN if own else UNREADY
     if code == REMOVED:
         if find_rival(evidence, failure, ranks) is not None:
             return REMOVED
@@ -78,6 +80,12 @@ def _are_nodes(ranks: RankSet, evidence: Evidence) -> bool:
     """Whether ranks are all of some nodes, and others run on other nodes: each node may have files of its own."""
     nodes = [set(node.ranks) for node in evidence.training]
     return len(nodes) > 1 and all(each <= set(ranks) or not each & set(ranks) for each in nodes)
+
+
+def _names_rank(failure: Failure) -> bool:
+    """Whether the name of the file has the number of the rank in it: ``part_2.pt`` is for rank 2 alone."""
+    name = os.path.basename(read_path(failure) or "")
+    return failure.rank is not None and str(failure.rank) in re.findall(r"\d{1,9}", name)
 
 
 def find_removal(evidence: Evidence, failure: Failure, ranks: RankSet) -> FileUse | None:
