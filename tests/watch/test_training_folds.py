@@ -75,3 +75,42 @@ def test_ranks_that_step_other_wrappers_keep_their_numbers(tmp_path: Path) -> No
     found = fold(tmp_path, [own, look(1, "a")], [table(["w"]), look(1, "b")])
     assert [(each.number, str(each.ranks)) for each in found.optimizers] == [(1, "0-1")]
     assert [len(each.values) for each in found.steps] == [2]
+
+
+def bare(line: int, optimizer: int = 1, name: str = "w", model: int = -1, **more: Any) -> str:
+    """Return the list of tensors of an optimizer whose model nothing wraps, first stepped at a line."""
+    rows = [[name, "parameter", model, [2, 2], "float32", True, 0, None]]
+    more = {"models": {str(model): "Net"}, "frames": [["train.py", line, "main"]], "rows": rows, **more}
+    return table([name], optimizer=optimizer, **more)
+
+
+def test_a_bare_model_that_one_rank_trained_before_shifts_no_other(tmp_path: Path) -> None:
+    """Rank 0 warms a part of the model up by an optimizer of its own, and names the rest by that part."""
+    rank0 = [
+        bare(38),
+        look(1, "x"),
+        bare(83, optimizer=2, name="0.w", model=-2),
+        look(1, "a", optimizer=2),
+    ]
+    found = fold(tmp_path, rank0, [bare(83), look(1, "b")], [bare(83), look(1, "b")])
+    setups = {each.number: (str(each.ranks), each.frames[0].line, each.uniform) for each in found.optimizers}
+    assert setups == {1: ("0-2", 83, True), 2: ("0", 38, True)}
+    agree = {(each.optimizer, each.step): [str(s.ranks) for s in each.values] for each in found.steps}
+    assert agree == {(1, 1): ["1-2", "0"], (2, 1): ["0"]}
+    assert [(each.name, each.model) for each in found.steps[0].tensors] == [("w", -1)]
+
+
+def test_bare_models_that_each_rank_steps_elsewhere_may_be_the_same(tmp_path: Path) -> None:
+    found = fold(tmp_path, [bare(38), look(1, "a")], [bare(83), look(1, "b")])
+    assert [(each.number, str(each.ranks)) for each in found.optimizers] == [(1, "0-1")]
+    both = [bare(10), look(1, "a"), bare(20, optimizer=2), look(1, "a", optimizer=2)]
+    other = [bare(10), look(1, "a"), bare(30, optimizer=2), look(1, "b", optimizer=2)]
+    found = fold(tmp_path, both, other)
+    assert {each.number: str(each.ranks) for each in found.optimizers} == {1: "0-1", 2: "0-1"}
+
+
+def test_tensors_of_other_shapes_keep_their_names(tmp_path: Path) -> None:
+    rows = [["0.w", "parameter", -2, [3], "float32", True, 0, None]]
+    rank0 = [bare(38), look(1, "x"), bare(83, optimizer=2, model=-2, rows=rows), look(1, "a", optimizer=2)]
+    found = fold(tmp_path, rank0, [bare(83), look(1, "b")])
+    assert not found.optimizers[0].uniform

@@ -33,9 +33,23 @@ class RankSteps:
         self.tables = {(numbers[key], n): event for (key, n), event in self.tables.items() if key in numbers}
         self.steps = {(numbers[key], n): event for (key, n), event in self.steps.items() if key in numbers}
 
+    def take_names(self, number: int, other: Tensors) -> None:
+        """Name the tensors of one optimizer as another rank does, where they are of the same shapes and dtypes.
+
+        A rank that ran parts of the model before names them by these parts.
+        """
+        shapes = _list_shapes(other)
+        for key, table in self.tables.items():
+            if key[0] == number and _list_shapes(table) == shapes:
+                self.tables[key] = {**table, "rows": other["rows"], "models": other["models"]}
+
     def list_tables(self, number: int) -> list[Tensors]:
         """Return the tables of one optimizer as they changed; its models may be gone in the last one."""
         return [table for (optimizer, _), table in sorted(self.tables.items()) if optimizer == number]
+
+
+def _list_shapes(table: Tensors) -> list[tuple[str, tuple[int, ...], str]]:
+    return [(row.kind, tuple(row.shape), row.dtype) for row in list_rows(table)]
 
 
 def list_rows(table: Tensors) -> list[TensorRow]:

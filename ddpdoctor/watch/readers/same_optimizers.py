@@ -9,24 +9,64 @@ from ddpdoctor.watch.readers.rank_steps import RankSteps
 
 _Name = tuple[frozenset[int], int]
 """Numbers of the wrappers whose parameters it steps, and how-manyth with these it is on its rank."""
+_Place = tuple[str, str, int]
+"""Class, stack of the first step, and how-manyth with these it is on its rank."""
 
 
 def match_optimizers(ranks: Sequence[RankSteps]) -> None:
     """Number optimizers of wrapped models first, so that one that a single rank has beside them shifts no other.
 
-    Where ranks do not step the same wrappers, the numbers stay as the ranks gave them: in the order of first steps.
+    Without wrapped models those come first that all ranks step at one line. Where ranks do not step the same, the
+    numbers stay as the ranks gave them: in the order of first steps.
 
     Args:
         ranks: of one node; changed.
     """
     names = [_name_all(rank) for rank in ranks if rank.tables]
     wrapped = [{name for name in each.values() if name[0]} for each in names]
-    if not wrapped or not wrapped[0] or any(each != wrapped[0] for each in wrapped):
+    if not any(wrapped):
+        _match_bare(ranks)
+        return
+    if not wrapped[0] or any(each != wrapped[0] for each in wrapped):
         return
     for rank in ranks:
         known = _name_all(rank)
         order = sorted(known, key=lambda number: (not known[number][0], number))
         rank.renumber({number: place for place, number in enumerate(order, 1)})
+
+
+def _match_bare(ranks: Sequence[RankSteps]) -> None:
+    """Number optimizers of models that nothing wraps by their class and where they were first stepped.
+
+    Nothing is changed where each rank has one that others have not: then these may be the same.
+    """
+    places = {rank.rank: _place_all(rank) for rank in ranks if rank.tables}
+    shared = set.intersection(*(set(each.values()) for each in places.values())) if places else set()
+    if not shared or all(set(each.values()) != shared for each in places.values()):
+        return
+    order: dict[_Place, int] = {}
+    for known in sorted(places.values(), key=len):  # one that has none but the shared ones comes first
+        for _, place in sorted(known.items()):
+            order.setdefault(place, len(order) + 1)
+    for rank in ranks:
+        if rank.rank in places:
+            rank.renumber({number: order[place] for number, place in places[rank.rank].items()})
+    first = next(rank for rank in ranks if len(places.get(rank.rank, ())) == len(shared))
+    for number in sorted(order[place] for place in shared):
+        for rank in ranks:
+            rank.take_names(number, first.list_tables(number)[0])
+
+
+def _place_all(rank: RankSteps) -> dict[int, _Place]:
+    """Return the class of each optimizer, the stack of its first step, and how-manyth with these it is."""
+    seen: Counter[tuple[str, str]] = Counter()
+    places: dict[int, _Place] = {}
+    for number in sorted({number for number, _ in rank.tables}):
+        table = rank.list_tables(number)[0]
+        key = str(table["class"]), str(table.get("frames"))
+        seen[key] += 1
+        places[number] = *key, seen[key]
+    return places
 
 
 def _name_all(rank: RankSteps) -> dict[int, _Name]:

@@ -171,21 +171,23 @@ def _say_diverged(parting: Parting, line: Frame | None) -> str:
         )
     if parting.load is not None:
         return _say_loaded(parting, parting.load)
+    have = choose_form(len(parting.ranks), "has", "have")
+    they = choose_form(len(parting.ranks), "it takes", "they take")
     if parting.at_start and parting.replica.wrapper is None:
         if parting.seeded is not None:
             return (
-                f"{capitalise(who)} have different parameters of {name} before the first step, although they take part "
+                f"{capitalise(who)} {have} different parameters of {name} before the first step, although {they} part "
                 f"in the averaging of one another's gradients: they are seeded differently{tell_line(line)}, and "
                 "nothing made their parameters equal."
             )
         return (
-            f"{capitalise(who)} have different parameters of {name} before the first step, although they take part "
+            f"{capitalise(who)} {have} different parameters of {name} before the first step, although {they} part "
             "in the averaging of one another's gradients: nothing made their parameters equal, or the groups in "
             "which gradients are averaged are the wrong ones."
         )
     if parting.at_start:
         return (
-            f"{capitalise(who)} have different parameters of {name} before the first step, although "
+            f"{capitalise(who)} {have} different parameters of {name} before the first step, although "
             "DistributedDataParallel made them equal when the model was wrapped: they were changed "
             "afterwards."
         )
