@@ -9,8 +9,8 @@ from ddpdoctor.watch.readers.rank_steps import RankSteps
 
 _Name = tuple[frozenset[int], int]
 """Numbers of the wrappers whose parameters it steps, and how-manyth with these it is on its rank."""
-_Place = tuple[str, str, int]
-"""Class, stack of the first step, and how-manyth with these it is on its rank."""
+_Place = tuple[str, str]
+"""Class, and stack of the first step."""
 
 
 def match_optimizers(ranks: Sequence[RankSteps]) -> None:
@@ -38,9 +38,12 @@ def match_optimizers(ranks: Sequence[RankSteps]) -> None:
 def _match_bare(ranks: Sequence[RankSteps]) -> None:
     """Number optimizers of models that nothing wraps by their class and where they were first stepped.
 
-    Nothing is changed where each rank has one that others have not: then these may be the same.
+    Nothing is changed where each rank has one that others have not, for these may be the same; nor where one line
+    steps several: of the clients of a federated job not each trains in each round.
     """
     places = {rank.rank: _place_all(rank) for rank in ranks if rank.tables}
+    if any(len(set(each.values())) < len(each) for each in places.values()):
+        return
     shared = set.intersection(*(set(each.values()) for each in places.values())) if places else set()
     if not shared or all(set(each.values()) != shared for each in places.values()):
         return
@@ -58,14 +61,11 @@ def _match_bare(ranks: Sequence[RankSteps]) -> None:
 
 
 def _place_all(rank: RankSteps) -> dict[int, _Place]:
-    """Return the class of each optimizer, the stack of its first step, and how-manyth with these it is."""
-    seen: Counter[tuple[str, str]] = Counter()
+    """Return the class of each optimizer and the stack of its first step."""
     places: dict[int, _Place] = {}
     for number in sorted({number for number, _ in rank.tables}):
         table = rank.list_tables(number)[0]
-        key = str(table["class"]), str(table.get("frames"))
-        seen[key] += 1
-        places[number] = *key, seen[key]
+        places[number] = str(table["class"]), str(table.get("frames"))
     return places
 
 
