@@ -247,11 +247,11 @@ def test_what_logs_alone_tell_of_a_directory_is_said_with_less_confidence() -> N
 
 
 def test_a_file_that_another_rank_deleted_first() -> None:
-    gone = ("FileNotFoundError", "[Errno 2] No such file or directory: '/work/out/cache.bin'")
+    gone = ("FileNotFoundError", "[Errno 2] No such file or directory: '/data/out/cache.bin'")
     deleted = SharedFile("out/cache.bin", (use(0, "delete", line=CLEAN),))
     code, ranks, sure, message = failing(*gone, deleted)
     assert (code, ranks, sure) == ("CKP005", RankSet([1]), "high")
-    assert "rank 0 had already deleted /work/out/cache.bin at prep.py:24" in message
+    assert "rank 0 had already deleted /data/out/cache.bin at prep.py:24" in message
     assert failing(*gone, SharedFile("out/cache.bin", (use(1, "delete"),)))[0] == "ERR001"
     assert failing(*gone, SharedFile("cache.bin.old", (use(0, "delete"),)))[0] == "ERR001"
 
