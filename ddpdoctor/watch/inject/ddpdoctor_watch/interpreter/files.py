@@ -46,6 +46,8 @@ _WATCHED = frozenset({
     "open", "os.rename", "shutil.rmtree", "os.mkdir", "os.symlink", "os.link", "os.remove", "os.rmdir",
     "fcntl.flock", "fcntl.lockf",
 })  # fmt: skip
+_OTHERS = frozenset({"shutil", "tempfile", "importlib._bootstrap_external", "_frozen_importlib_external"})
+"""Modules that make and delete what is theirs: names that nobody else has, and compiled modules."""
 _APART = ("/proc/", "/sys/", "/dev/fd/")
 _TOOLS = {
     "numpy": "numpy.save",
@@ -191,7 +193,7 @@ def _note_change(path: Any, folder: int, makes: bool, frame: FrameType) -> None:
     _changed += 1
     if folder != -1 or _changed > LOOKED_AT or (not makes and os.path.islink(path)):
         return
-    if frame.f_globals.get("__name__") in ("shutil", "tempfile"):
+    if frame.f_globals.get("__name__") in _OTHERS:
         return
     found = _locate(path)
     if found is not None and os.path.lexists(found) != makes:
