@@ -19,16 +19,15 @@ UNKNOWN = "ERR001"
 _WRITES = frozenset({"write", "replace"})
 
 _MISSING = "FileNotFoundError"
-_TARGET = re.compile(r"' -> '")
-"""What the error of a renaming says between its two paths."""
-_LINK = re.compile(r"' -> '(?P<path>[^'\n]{1,400})'")
+_TARGET = re.compile(r"' -> '(?P<path>[^'\n]{1,400})'")
+"""The second path of the error of a renaming or a link."""
 _PATH = re.compile(r"'(?P<path>[^'\n]{1,400})'")
 
 
 def read_path(failure: Failure) -> str | None:
     """Return the path that an error names, of a link its own; None where it names none."""
-    if (failure.type or "").endswith("FileExistsError") and (link := _LINK.search(failure.message)):
-        return link["path"]
+    if (failure.type or "").endswith("FileExistsError") and (target := _TARGET.search(failure.message)):
+        return target["path"]
     found = failure.groups.get("path")
     if found is None:
         match = _PATH.search(failure.message)

@@ -47,7 +47,7 @@ _WATCHED = frozenset({
     "fcntl.flock", "fcntl.lockf",
 })  # fmt: skip
 _OTHERS = frozenset({"shutil", "tempfile", "importlib._bootstrap_external", "_frozen_importlib_external"})
-"""Modules that make and delete what is theirs: names that nobody else has, and compiled modules."""
+"""Modules that make and delete files of their own: unique names, and compiled modules."""
 _APART = ("/proc/", "/sys/", "/dev/fd/")
 _TOOLS = {
     "numpy": "numpy.save",
