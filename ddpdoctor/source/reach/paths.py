@@ -92,12 +92,13 @@ class PathReader:
     def find(self, module: Scope) -> tuple[UnevenCall, ...]:
         """Return the uneven calls of one module, in order of their lines."""
         told: list[UnevenCall] = []
-        for scope in module.walk():
+        parting = [scope for scope in module.walk() if self._may_part(scope)]
+        for scope in parting:
             self.summarise(scope)
-        every = [each for scope in module.walk() for each in self._found.get(scope, [])]
+        every = [each for scope in parting for each in self._found.get(scope, [])]
         # one half of "rank 0 first" may stand in another function, such as __enter__ and __exit__
         met = set(map(id, drop_pairs([each for each in every if each.call.operation == "barrier"])))
-        for scope in module.walk():
+        for scope in parting:
             found = [
                 each
                 for each in self._found.get(scope, [])
@@ -106,6 +107,28 @@ class PathReader:
             ]
             told += tell_uneven(drop_pairs(found))
         return tuple(sorted(told, key=lambda each: (each.call.cell or 0, each.call.line, each.call.column)))
+
+    def _may_part(self, scope: Scope) -> bool:
+        """Whether ranks may go different ways in a function: in most none can, and nothing there is compared."""
+        decorators = getattr(scope.node, "decorator_list", ())
+        return any(self._ranks.read_decorator(each, scope.outer or scope) for each in decorators) or any(
+            self._parts(node, scope) for node in own_nodes(scope.node)
+        )
+
+    def _parts(self, node: ast.AST, scope: Scope) -> bool:
+        if isinstance(node, ast.If):
+            return self._differs(node.test, scope) is not None
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
+            head = node.test if isinstance(node, ast.While) else node.iter
+            return self._rounds(head, node, scope) is not None
+        if isinstance(node, ast.IfExp):
+            return self._ranks.read(node.test, scope) is not None
+        if isinstance(node, ast.BoolOp):
+            return any(self._ranks.read(each, scope) for each in node.values[:-1])
+        return any(
+            self._handlers.is_of_one_rank(each, getattr(node, "body", []), scope, trains=True)
+            for each in getattr(node, "handlers", ())
+        )
 
     def _mark_spawned(self, scope: Scope) -> None:
         """Note what mp.spawn starts."""

@@ -34,6 +34,7 @@ class Modules:
         """Last parts of names of modules: most names that a file has are of none."""
         self._found: dict[tuple[str, Scope], Scope | None] = {}
         self._followed: dict[tuple[str, Scope], str] = {}
+        self._starred: dict[Scope, tuple[Scope, ...]] = {}
 
     def find(self, name: str, module: Scope) -> Scope | None:
         """Return the file of a module.
@@ -133,13 +134,15 @@ class Modules:
             return (".".join([passed, *parts[end + 1 :]]), home) if passed is not None else None
         return None
 
-    def list_starred(self, module: Scope) -> Iterator[Scope]:
-        """Yield the files all of whose names a file imports, those of the last import first."""
-        for name in reversed(module.imports.values()):
-            if name.endswith(".*"):
-                found = self.find(name.removesuffix("*").removesuffix(".") or ".", module)
-                if found is not None:
-                    yield found
+    def list_starred(self, module: Scope) -> tuple[Scope, ...]:
+        """Return the files all of whose names a file imports, those of the last import first."""
+        if module not in self._starred:
+            named = [name for name in reversed(module.imports.values()) if name.endswith(".*")]
+            files = [
+                self.find(name.removesuffix("*").removesuffix(".") or ".", module) for name in named
+            ]
+            self._starred[module] = tuple(each for each in files if each is not None)
+        return self._starred[module]
 
     def find_starred(self, last: str, module: Scope, depth: int = 0) -> tuple[Scope, str] | None:
         """Return the file that defines what a file has by ``from x import *``, and its name there."""

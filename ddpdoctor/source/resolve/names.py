@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.files.reading import Script
@@ -24,6 +25,7 @@ class Files:
             if script.tree is not None:
                 self.modules.append(build_scope(script, script.tree, None, None))
         self._related: dict[Scope, set[Scope]] = {}
+        self._imported: dict[Scope, frozenset[Scope]] = {}
         self._homes = Modules(self.modules)
         self._dotted: dict[tuple[ast.expr, Scope], str | None] = {}
         self.objects = Objects(
@@ -165,16 +167,24 @@ class Files:
                             self._related[member] = self._related[each]
         return frozenset(self._related[module])
 
-    def imported(self, module: Scope) -> set[Scope]:
+    def imported(self, module: Scope) -> frozenset[Scope]:
         """Return the modules among the files that a module imports, anywhere in it."""
-        found = set()
+        if module not in self._imported:
+            self._imported[module] = frozenset(self._find_imported(module)) - {module}
+        return self._imported[module]
+
+    def _find_imported(self, module: Scope) -> Iterator[Scope]:
         for scope in module.walk():
             for name in scope.imports.values():
                 for each in (name, name.rpartition(".")[0]):
                     home = self._homes.find(each, module) if each.strip(".") else None
                     if home is not None:
-                        found.add(home)
-        return found - {module}
+                        yield home
+
+    @cached_property
+    def all_imported(self) -> frozenset[Scope]:
+        """The modules among the files that another of them imports."""
+        return frozenset(found for each in self.modules for found in self.imported(each))
 
     def was_read(self, name: str, scope: Scope) -> bool:
         """Whether a module of this name, or the one in which something of this name stands, is read and parsed."""

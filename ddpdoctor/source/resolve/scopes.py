@@ -41,22 +41,26 @@ class Scope:
     """Whether ``mp.spawn`` calls it, with the rank as first argument."""
     calls: tuple[ast.Call, ...] | None = None
     """Those that stand in the scope itself; kept by ``walking.find_calls``."""
+    _walked: tuple[Scope, ...] = ()
 
     @property
     def module(self) -> Scope:
         """The module in which it stands."""
-        *_, module = self.outwards()
-        return module
+        scope = self
+        while scope.outer is not None:
+            scope = scope.outer
+        return scope
 
     def place(self, node: ast.AST) -> SourcePlace:
         """Return where a node of this scope stands."""
         return self.script.place(node, self.name)
 
-    def walk(self) -> Iterator[Scope]:
-        """Yield this scope and those inside of it."""
-        yield self
-        for inner in (*self.functions.values(), *self.classes.values()):
-            yield from inner.walk()
+    def walk(self) -> tuple[Scope, ...]:
+        """Return this scope and those inside of it, once its file is read to its end."""
+        if not self._walked:
+            inner = (*self.functions.values(), *self.classes.values())
+            self._walked = (self, *(scope for each in inner for scope in each.walk()))
+        return self._walked
 
     def outwards(self) -> Iterator[Scope]:
         """Yield this scope and those around it."""

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.building import only_builds
@@ -50,8 +51,8 @@ OF_RANKS = re.compile(r"rank|main_proc|is_main|is_master|\bme\b", re.IGNORECASE)
 
 _EXITS: WeakKeyDictionary[Files, dict[ast.stmt, tuple[Guard, ...]]] = WeakKeyDictionary()
 """What `find_exits` said of statements: a function is followed from each of its calls."""
-_ACTS: WeakKeyDictionary[Files, dict[ast.AST, bool]] = WeakKeyDictionary()
-"""Whether anything in a node is a step, for the same reason."""
+_ACTS: WeakKeyDictionary[Files, dict[ast.AST, tuple[_Act, ...]]] = WeakKeyDictionary()
+"""The steps in an expression or a simple statement, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,7 @@ class Guard:
     """The other side raises: whoever takes it ends the job instead of going on without the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A call of a function of the files, inside of which a step is."""
 
     call: ast.Call
@@ -132,7 +132,7 @@ def trace_programs(module: Scope, files: Files) -> tuple[Trace, ...]:
         if scope is module or scope.spawned:
             trace = Trace(scope)
             walker = _Walker(files, trace)
-            walker.block(scope.node.body, scope, (), ())
+            walker.block(scope.node.body, scope, _Way())
             # Where it starts the ranks, on the other side of a test, it is none of them.
             launches = any(step.name in SPAWNS for step in trace.steps)
             trace.joins = trace.joins or (walker.may_join and not launches)
@@ -154,9 +154,31 @@ def trace_setups(module: Scope, files: Files) -> tuple[Trace, ...]:
             continue
         if any(files.dotted(call.func, scope) in JOINS for call in find_calls(scope)):
             trace = Trace(scope, joins=True, setup=True)
-            _Walker(files, trace, DEEPEST_SETUP).block(scope.node.body, scope, (), ())
+            _Walker(files, trace, DEEPEST_SETUP).block(scope.node.body, scope, _Way())
             traces.append(trace)
     return tuple(traces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """A call or the setting of an item, as it stands in an expression."""
+
+    node: ast.Call | ast.Assign
+    guards: tuple[Guard, ...]
+    """The tests within the expression that decide about it."""
+    name: str = ""
+    callee: Scope | None = None
+    """The function of the files that is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a run comes to a block."""
+
+    guards: tuple[Guard, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    never: bool = False
+    """Whether only a process that is alone goes it."""
 
 
 class _Walker:
@@ -167,133 +189,127 @@ class _Walker:
         self.trace = trace
         self._deepest = deepest
         self._lists = ListReader(files)
+        self._acts = _ACTS.setdefault(files, {})
+        self._exits = _EXITS.setdefault(files, {})
         self._sides: dict[ast.AST, bool | None] = {}
         """Which side of each test so far a run of several ranks takes."""
         self.may_join = False
         """Whether it makes a process group below a test."""
 
-    def block(
-        self,
-        body: Sequence[ast.stmt],
-        scope: Scope,
-        guards: tuple[Guard, ...],
-        frames: tuple[Frame, ...],
-    ) -> None:
+    def block(self, body: Sequence[ast.stmt], scope: Scope, way: _Way) -> None:
         """Write the steps of a block; a test one side of which leaves guards what comes after it."""
         for statement in body:
             if not self.trace.whole:
                 return
-            self._statement(statement, scope, guards, frames)
-            guards += self._list_exits(statement, scope)
+            self._statement(statement, scope, way)
+            way = self._go_on(way, *self._list_exits(statement, scope))
 
-    def _acts(self, node: ast.AST) -> bool:
-        """Whether a call or the setting of an item stands in an expression or a simple statement."""
-        known = _ACTS.setdefault(self.files, {})
-        if node not in known:
-            known[node] = any(isinstance(each, (ast.Call, ast.Assign)) for each in ast.walk(node))
-        return known[node]
+    def _go_on(self, way: _Way, *guards: Guard) -> _Way:
+        """Return the way behind further guards."""
+        if not guards:
+            return way
+        never = way.never or any(each.kind in SIDES and self._never_takes(each) for each in guards)
+        return _Way(way.guards + guards, way.frames, never)
 
     def _list_exits(self, statement: ast.stmt, scope: Scope) -> tuple[Guard, ...]:
-        known = _EXITS.setdefault(self.files, {})
-        if statement not in known:
-            known[statement] = tuple(find_exits(statement, scope))
-        return known[statement]
+        if statement not in self._exits:
+            self._exits[statement] = tuple(find_exits(statement, scope))
+        return self._exits[statement]
 
-    def _statement(
-        self, node: ast.stmt, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
-    ) -> None:
+    def _statement(self, node: ast.stmt, scope: Scope, way: _Way) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            self._each(node.decorator_list, scope, guards, frames)
+            self._each(node.decorator_list, scope, way)
         elif isinstance(node, ast.ClassDef):
-            self._each(node.decorator_list, scope, guards, frames)
+            self._each(node.decorator_list, scope, way)
             inner = scope.classes.get(node.name)
             if inner is not None:
-                self.block(node.body, inner, guards, frames)
+                self.block(node.body, inner, way)
         elif isinstance(node, ast.If):
-            self._expression(node.test, scope, guards, frames)
-            if is_main_guard(node.test):
-                self.block(node.body, scope, (*guards, Guard("main", node.test, scope)), frames)
-                self.block(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)), frames)
-                return
-            self.block(node.body, scope, (*guards, Guard("if", node.test, scope)), frames)
-            self.block(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)), frames)
+            self._expression(node.test, scope, way)
+            kind = "main" if is_main_guard(node.test) else "if"
+            self.block(node.body, scope, self._go_on(way, Guard(kind, node.test, scope)))
+            self.block(node.orelse, scope, self._go_on(way, Guard("else", node.test, scope, False)))
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             head, kind = (node.test, "while") if isinstance(node, ast.While) else (node.iter, "for")
-            self._expression(head, scope, guards, frames)
-            self.block(node.body, scope, (*guards, Guard(kind, head, scope)), frames)
-            self.block(node.orelse, scope, guards, frames)
+            self._expression(head, scope, way)
+            self.block(node.body, scope, self._go_on(way, Guard(kind, head, scope)))
+            self.block(node.orelse, scope, way)
         elif isinstance(node, (ast.With, ast.AsyncWith)):
             for item in node.items:
-                self._expression(item.context_expr, scope, guards, frames)
-                guards = (*guards, Guard("with", item.context_expr, scope))
-            self.block(node.body, scope, guards, frames)
+                self._expression(item.context_expr, scope, way)
+                way = self._go_on(way, Guard("with", item.context_expr, scope))
+            self.block(node.body, scope, way)
         elif isinstance(node, ast.Match):
-            self._expression(node.subject, scope, guards, frames)
+            self._expression(node.subject, scope, way)
             for case in node.cases:
-                self.block(case.body, scope, (*guards, Guard("case", node.subject, scope)), frames)
+                self.block(case.body, scope, self._go_on(way, Guard("case", node.subject, scope)))
         elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
-            self._try(node, scope, guards, frames)
+            self._try(node, scope, way)
         else:
-            self._expression(node, scope, guards, frames)
+            self._expression(node, scope, way)
 
-    def _try(
-        self, node: ast.stmt, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
-    ) -> None:
+    def _try(self, node: ast.stmt, scope: Scope, way: _Way) -> None:
         handlers = getattr(node, "handlers", [])
-        inside = (*guards, Guard("try", node, scope)) if handlers else guards
-        self.block(getattr(node, "body", []), scope, inside, frames)
+        inside = self._go_on(way, Guard("try", node, scope)) if handlers else way
+        self.block(getattr(node, "body", []), scope, inside)
         for handler in handlers:
-            self.block(handler.body, scope, (*guards, Guard("except", handler, scope)), frames)
-        self.block(getattr(node, "orelse", []), scope, inside, frames)
-        self.block(getattr(node, "finalbody", []), scope, guards, frames)
+            self.block(handler.body, scope, self._go_on(way, Guard("except", handler, scope)))
+        self.block(getattr(node, "orelse", []), scope, inside)
+        self.block(getattr(node, "finalbody", []), scope, way)
 
-    def _each(
-        self, nodes: Iterable[ast.AST], scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
-    ) -> None:
+    def _each(self, nodes: Iterable[ast.AST], scope: Scope, way: _Way) -> None:
         for node in nodes:
-            self._expression(node, scope, guards, frames)
+            self._expression(node, scope, way)
 
-    def _expression(
-        self, node: ast.AST, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
-    ) -> None:
+    def _expression(self, node: ast.AST, scope: Scope, way: _Way) -> None:
         """Write the calls of an expression or a simple statement, the inner ones first."""
-        if isinstance(node, (ast.Constant, ast.Name, ast.Lambda)) or not self.trace.whole:
-            return
-        if not self._acts(node):
+        if node not in self._acts:
+            self._acts[node] = tuple(self._list_acts(node, scope, ()))
+        for act in self._acts[node]:
+            if not self.trace.whole:
+                return
+            own = self._go_on(way, *act.guards)
+            if isinstance(act.node, ast.Call):
+                self._call(act.node, act, scope, own)
+            else:
+                self._write(Step(act.node, "", scope, own.guards, own.frames, False), own)
+
+    def _list_acts(self, node: ast.AST, scope: Scope, guards: tuple[Guard, ...]) -> Iterator[_Act]:
+        if isinstance(node, (ast.Constant, ast.Name, ast.Lambda)):
             return
         if isinstance(node, ast.IfExp):
-            self._expression(node.test, scope, guards, frames)
-            self._expression(node.body, scope, (*guards, Guard("if", node.test, scope)), frames)
-            self._expression(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)), frames)
+            yield from self._list_acts(node.test, scope, guards)
+            yield from self._list_acts(node.body, scope, (*guards, Guard("if", node.test, scope)))
+            yield from self._list_acts(node.orelse, scope, (*guards, Guard("else", node.test, scope, False)))
             return
         if isinstance(node, ast.BoolOp):
             kind = "if" if isinstance(node.op, ast.And) else "else"
             for value in node.values:
-                self._expression(value, scope, guards, frames)
+                yield from self._list_acts(value, scope, guards)
                 guards = (*guards, Guard(kind, value, scope, kind == "if"))
             return
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            self._expression(node.generators[0].iter, scope, guards, frames)
+            yield from self._list_acts(node.generators[0].iter, scope, guards)
             guards = (*guards, Guard("for", node.generators[0].iter, scope))
             guards += tuple(Guard("if", test, scope) for each in node.generators for test in each.ifs)
-            elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-            self._each(elements, scope, guards, frames)
+            for element in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
+                yield from self._list_acts(element, scope, guards)
             return
-        self._each(children(node), scope, guards, frames)
+        for child in children(node):
+            yield from self._list_acts(child, scope, guards)
         if isinstance(node, ast.Call):
-            self._call(node, scope, guards, frames)
+            name = self.files.dotted(node.func, scope) or ""
+            callee = find_callee(node, scope, self.files)
+            if callee is None and name in RUNNERS and node.args:
+                callee = self.files.function(node.args[0], scope)
+            yield _Act(node, guards, name, callee)
         elif isinstance(node, ast.Assign) and any(isinstance(each, ast.Subscript) for each in node.targets):
-            self._write(Step(node, "", scope, guards, frames, False))
+            yield _Act(node, guards)
 
-    def _call(
-        self, node: ast.Call, scope: Scope, guards: tuple[Guard, ...], frames: tuple[Frame, ...]
-    ) -> None:
-        name = self.files.dotted(node.func, scope) or ""
-        callee = find_callee(node, scope, self.files)
-        if callee is None and name in RUNNERS and node.args:
-            callee = self.files.function(node.args[0], scope)
-        callees = [callee] if callee is not None else self._find_listed(node, scope, frames)
-        self._write(Step(node, name, scope, guards, frames, bool(callees)))
+    def _call(self, node: ast.Call, act: _Act, scope: Scope, way: _Way) -> None:
+        name = act.name
+        callees = [act.callee] if act.callee is not None else self._lists.methods(node, scope, way.frames)
+        self._write(Step(node, name, scope, way.guards, way.frames, bool(callees)), way)
         if name in JOINS:
             size, rank = (
                 fold(find_keyword(node, word), scope, self.files) for word in ("world_size", "rank")
@@ -301,42 +317,30 @@ class _Walker:
             self.trace.alone = self.trace.alone or size == "1" or (rank or "").isdecimal()
         if not self.trace.joins:
             # Libraries make collectives where a test says that there is a group: that is no sign of one.
-            sure = not any(each.kind in DOUBTS for each in guards)
+            sure = not any(each.kind in DOUBTS for each in way.guards)
             makes = name in JOINS or name in OTHER_JOINS
             self.may_join = self.may_join or makes
             self.trace.joins = sure and (
                 makes or is_wrapper(node, scope, self.files) or is_any_collective(node, scope, self.files)
             )
         for each in callees:
-            self._enter(each, node, scope, guards, frames)
+            self._enter(each, node, scope, way)
 
-    def _enter(
-        self,
-        callee: Scope,
-        call: ast.Call,
-        scope: Scope,
-        guards: tuple[Guard, ...],
-        frames: tuple[Frame, ...],
-    ) -> None:
+    def _enter(self, callee: Scope, call: ast.Call, scope: Scope, way: _Way) -> None:
         """Write the steps of a function that a call runs."""
-        if len(frames) >= self._deepest or any(each.callee is callee for each in frames):
+        if len(way.frames) >= self._deepest or any(each.callee is callee for each in way.frames):
             return
         if only_builds(callee, self.files):
             return
-        for decorator in getattr(callee.node, "decorator_list", ()):
-            guards = (*guards, Guard("decorator", decorator, callee.outer or callee))
-        self.block(callee.node.body, callee, guards, (*frames, Frame(call, scope, callee)))
+        decorators = getattr(callee.node, "decorator_list", ())
+        way = self._go_on(way, *(Guard("decorator", each, callee.outer or callee) for each in decorators))
+        frames = (*way.frames, Frame(call, scope, callee))
+        self.block(callee.node.body, callee, _Way(way.guards, frames, way.never))
 
-    def _find_listed(self, call: ast.Call, scope: Scope, frames: tuple[Frame, ...]) -> list[Scope]:
-        """Return the methods that a call runs of each object of a list."""
-        given = [(each.call, each.scope, each.callee) for each in frames]
-        return self._lists.methods(call, scope, given)
-
-    def _write(self, step: Step) -> None:
+    def _write(self, step: Step, way: _Way) -> None:
         if len(self.trace.steps) >= MOST_STEPS or len(step.guards) > MOST_GUARDS:
             self.trace.whole = False
-            return
-        if not any(each.kind in SIDES and self._never_takes(each) for each in step.guards):
+        elif not way.never:
             self.trace.steps.append(step)
 
     def _never_takes(self, guard: Guard) -> bool:

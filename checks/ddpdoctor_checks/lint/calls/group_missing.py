@@ -109,7 +109,7 @@ def _is_flat(module: Scope, files: Files) -> bool:
 
     Its last line calls a function of its own, or it reads its rank and has loops outside functions.
     """
-    if any(module in files.imported(each) for each in files.modules):
+    if module in files.all_imported:
         return False
     body = getattr(module.node, "body", [])
     last = body[-1] if body else None
