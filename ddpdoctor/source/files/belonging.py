@@ -8,6 +8,9 @@ from pathlib import Path
 
 from ddpdoctor.source.files.reading import Script, read_script
 
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of statements that hold statements."""
+
 
 def read_imported(scripts: dict[str, Script], paths: Mapping[str, Path]) -> None:
     """Read also what the scripts import of the files that were passed over, directly or through others.
@@ -37,9 +40,18 @@ def name_modules(name: str) -> Iterator[str]:
     yield from (".".join(parts[start:]) for start in range(len(parts)))
 
 
+def _walk_statements(tree: ast.Module) -> Iterator[ast.AST]:
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name in BLOCKS:
+            waiting += getattr(node, name, ())
+
+
 def _list_imports(script: Script) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(script.tree) if script.tree is not None else ():
+    for node in _walk_statements(script.tree) if script.tree is not None else ():
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -29,7 +29,7 @@ from ddpdoctor.source.reach.sides import (
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import Difference, RankReader
 from ddpdoctor.source.resolve.tree_nodes import children
-from ddpdoctor.source.resolve.walking import find_calls, name_last, own_nodes
+from ddpdoctor.source.resolve.walking import TRIES, find_calls, name_last, own_nodes
 from ddpdoctor.source.sameness.contents import BatchReader
 from ddpdoctor.source.sameness.handlers import Handlers
 from ddpdoctor.source.sameness.losses import LossReader
@@ -47,6 +47,8 @@ EXITS: dict[type[ast.stmt], str] = {
     ast.Continue: "continue",
     ast.Raise: "raise",
 }
+FORKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.IfExp, ast.BoolOp, *TRIES)
+"""What may lead ranks different ways."""
 JOINS = ("join", "Join")
 RAISES = ("assertRaises", "assertRaisesRegex", "raises")
 
@@ -112,7 +114,7 @@ class PathReader:
         """Whether ranks may go different ways in a function: in most none can, and nothing there is compared."""
         decorators = getattr(scope.node, "decorator_list", ())
         return any(self._ranks.read_decorator(each, scope.outer or scope) for each in decorators) or any(
-            self._parts(node, scope) for node in own_nodes(scope.node)
+            self._parts(node, scope) for node in own_nodes(scope.node) if isinstance(node, FORKS)
         )
 
     def _parts(self, node: ast.AST, scope: Scope) -> bool:
@@ -221,7 +223,7 @@ class PathReader:
             if any(name_last(each.func) == "no_sync" for each in managers):
                 return calls + self._unsynchronised(node, scope, after)
             return calls + self._block(node.body, scope, after)
-        if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+        if isinstance(node, TRIES):
             return self._try(node, scope, after)
         if isinstance(node, ast.Match):
             sides = [self._block(case.body, scope, after) for case in node.cases]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ddpdoctor.source.resolve.names import Scope
-from ddpdoctor.source.resolve.walking import is_main_guard
+from ddpdoctor.source.resolve.tree_nodes import list_children
+from ddpdoctor.source.resolve.walking import TRIES, is_main_guard
 
 Side = Callable[[ast.expr], "bool | None"]
 """Says which side of a test a distributed run takes; None where both may be."""
@@ -184,7 +185,7 @@ class Flow:
             self._spots[id(statement)] = spot
             if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
                 continue
-            for child in ast.iter_child_nodes(statement):
+            for child in list_children(statement):
                 if isinstance(child, (ast.expr, ast.withitem)):
                     self._note(child, spot)
             self._targets(statement, spot)
@@ -208,7 +209,7 @@ class Flow:
         elif isinstance(statement, ast.Match):
             for place, case in enumerate(statement.cases):
                 self._block(case.body, (*blocks, (number, f"case {place}")))
-        elif isinstance(statement, ast.Try) or type(statement).__name__ == "TryStar":
+        elif isinstance(statement, TRIES):
             self._block(getattr(statement, "body", []), blocks)
             for place, handler in enumerate(getattr(statement, "handlers", [])):
                 self._block(handler.body, (*blocks, (number, f"handler {place}")))
@@ -237,7 +238,7 @@ class Flow:
                 self.comprehensions.append((loop, spot))
         if isinstance(node, ast.NamedExpr):
             self._bind(node.target.id, Binding(spot, node.value))
-        for child in ast.iter_child_nodes(node):
+        for child in list_children(node):
             self._note(child, spot)
 
     def _targets(self, statement: ast.stmt, spot: Spot) -> None:

@@ -132,15 +132,15 @@ class Objects:
                 given = node.id in home.parameters
                 return (self._of_parameter if given else self._of_element)(node.id, home, depth)
             # ``net = DDP(net)`` and ``net = net.to(device)`` leave it of its class
-            others = [value for value in values if ast.unparse(self._unwrap(value, home)) != node.id]
+            others = [value for value in values if not _is_named(self._unwrap(value, home), node.id)]
             return self._only(((value, home) for value in others), depth)
         if isinstance(node, ast.Attribute):
             owner = self.find_made(node.value, scope, depth + 1)
             for each in self.bases(owner) if owner is not None else ():
                 if node.attr in each.attributes:
                     pairs = [(value, each.makers.get(value, each)) for value in each.attributes[node.attr]]
-                    same = f"self.{node.attr}"
-                    return self._only((p for p in pairs if ast.unparse(self._unwrap(*p)) != same), depth)
+                    others = [p for p in pairs if not _is_own(self._unwrap(*p), node.attr)]
+                    return self._only(others, depth)
             theirs = [
                 (value, each.makers.get(value, each))
                 for each in (self.heirs(owner) if owner is not None else ())
@@ -330,6 +330,15 @@ class Objects:
                 return None
             node = values[0]
         return self._find_class(node.func, home) if isinstance(node, ast.Call) else None
+
+
+def _is_named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_own(node: ast.expr, name: str) -> bool:
+    """Whether it is ``self.name``."""
+    return isinstance(node, ast.Attribute) and node.attr == name and _is_named(node.value, "self")
 
 
 def _is_left_open(function: Scope) -> bool:

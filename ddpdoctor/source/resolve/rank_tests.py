@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.properties import find_property
-from ddpdoctor.source.resolve.walking import find_argument
+from ddpdoctor.source.resolve.walking import find_argument, keep
 
 VARIABLES = frozenset({"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK",
                        "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "GROUP_RANK"})  # fmt: skip
@@ -66,6 +66,7 @@ class RankReader:
         self.files = files
         self._read: dict[tuple[ast.expr, Scope], Difference | None] = {}
         self._rank: dict[tuple[ast.expr, Scope], bool | None] = {}
+        self._decorators: dict[Scope, Difference | None] = {}
 
     def read(self, test: ast.expr, scope: Scope, depth: int = 0) -> Difference | None:
         """Return how ranks differ in a test; None where they agree or it cannot be told."""
@@ -99,6 +100,12 @@ class RankReader:
         if decorator is None:
             last = (self.files.dotted(name, scope) or "").rpartition(".")[2]
             return Difference(HELPER, False, ZERO) if last in FIRST_ONLY else None
+        if decorator not in self._decorators:
+            self._decorators[decorator] = self._read_wrapper(decorator)
+        return self._decorators[decorator]
+
+    def _read_wrapper(self, decorator: Scope) -> Difference | None:
+        """Return how ranks differ in whether what a decorator makes calls the function that it is given."""
         for wrapper in decorator.functions.values() if decorator.parameters else ():
             total = _count_calls([wrapper.node], decorator.parameters[0])
             for test in ast.walk(wrapper.node):
@@ -467,11 +474,13 @@ def _key(left: ast.expr, value: int) -> str:
 
 
 def _returned(function: Scope) -> list[ast.expr]:
-    return [
-        each.value
-        for each in ast.walk(function.node)
-        if isinstance(each, ast.Return) and each.value is not None
-    ]
+    return list(keep(function.node, "_returned", _list_returned))
+
+
+def _list_returned(function: ast.AST) -> Iterator[ast.expr]:
+    return (
+        each.value for each in ast.walk(function) if isinstance(each, ast.Return) and each.value is not None
+    )
 
 
 def _count_calls(nodes: Iterable[ast.AST], name: str) -> int:

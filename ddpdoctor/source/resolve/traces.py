@@ -21,7 +21,7 @@ from ddpdoctor.source.resolve.listed import ListReader
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.tree_nodes import children
-from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_main_guard, own_nodes
+from ddpdoctor.source.resolve.walking import TRIES, find_calls, find_keyword, is_main_guard, own_nodes
 
 MOST_STEPS = 6_000
 """Most steps of one program; what comes later is not judged."""
@@ -243,7 +243,7 @@ class _Walker:
             self._expression(node.subject, scope, way)
             for case in node.cases:
                 self.block(case.body, scope, self._go_on(way, Guard("case", node.subject, scope)))
-        elif isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+        elif isinstance(node, TRIES):
             self._try(node, scope, way)
         else:
             self._expression(node, scope, way)

@@ -11,6 +11,8 @@ from ddpdoctor.source.resolve.scopes import Scope
 from ddpdoctor.source.resolve.tree_nodes import children
 
 T = TypeVar("T")
+TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
+"""``except*`` came with Python 3.11."""
 KEPT = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -19,11 +21,11 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     if not isinstance(node, KEPT):
         yield from _walk_own(node)
         return
-    yield from _keep(node, "_own_nodes", _walk_own)
+    yield from keep(node, "_own_nodes", _walk_own)
 
 
-def _keep(node: ast.AST, name: str, make: Callable[[ast.AST], Iterable[T]]) -> tuple[T, ...]:
-    """Return what is made of a node, which is kept with it: a dozen rules ask for it."""
+def keep(node: ast.AST, name: str, make: Callable[[ast.AST], Iterable[T]]) -> tuple[T, ...]:
+    """Return what is made of a node, which is kept with it under a name: a dozen rules ask for it."""
     kept: tuple[T, ...] | None = getattr(node, name, None)
     if kept is None:
         kept = tuple(make(node))
@@ -107,7 +109,7 @@ def is_main_guard(test: ast.expr) -> bool:
 
 def names_in(node: ast.AST) -> Iterator[str]:
     """Yield the names, attributes, keywords and parameters that stand in a node."""
-    yield from _keep(node, "_names", _list_names)
+    yield from keep(node, "_names", _list_names)
 
 
 def _list_names(node: ast.AST) -> Iterator[str]:

@@ -111,7 +111,7 @@ def _find_reaching(kinds: Kinds) -> list[Scope]:
     waiting = list(found)
     givers: dict[Scope, set[Scope]] = {}
     for scope in every:
-        for call in find_calls(scope):
+        for call in find_calls(scope) if scope.functions else ():
             for closure in _closures_of(call, scope):
                 givers.setdefault(closure, set()).add(scope)
     while waiting:
@@ -274,8 +274,10 @@ def is_backward(call: ast.Call) -> bool:
         return True
     # timm's and others' scalers do the backward and the step when they are called: scaler(loss, optimizer)
     owner = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    given = [ast.unparse(each).lower() for each in call.args[:2]]
-    return "scaler" in owner.lower() and len(given) == 2 and "loss" in given[0] and "optim" in given[1]
+    if "scaler" not in owner.lower() or len(call.args) < 2:
+        return False
+    loss, optimizer = (ast.unparse(each).lower() for each in call.args[:2])
+    return "loss" in loss and "optim" in optimizer
 
 
 def find_backwards(kinds: Kinds) -> dict[ast.Call, Scope]:

@@ -42,6 +42,8 @@ def find_fixed_files(module: Scope, files: Files) -> Iterator[SourceFact]:
 
 def _cleans(module: Scope) -> bool:
     """Whether the code removes files or makes unique names; its comments do not."""
+    if not CLEANERS.search("\n".join(module.script.lines)):
+        return False
     spoken = (
         node for node in ast.walk(module.node) if isinstance(node, (ast.Name, ast.Attribute, ast.alias))
     )

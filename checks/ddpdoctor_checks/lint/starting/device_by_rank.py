@@ -13,7 +13,7 @@ from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.traces import Step, Trace
-from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
+from ddpdoctor.source.resolve.walking import find_keyword, keep, own_nodes
 from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.cuda import SETS
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
@@ -114,11 +114,14 @@ def _is_global_rank(node: ast.expr, scope: Scope, files: Files, depth: int = 0) 
 def _list_set(node: ast.Attribute, scope: Scope) -> list[ast.expr]:
     """Return what a function sets an attribute of an object to, as ``args.gpu = args.rank`` does."""
     text = ast.unparse(node)
-    return [
-        each.value
-        for each in own_nodes(scope.node)
-        if isinstance(each, ast.Assign) and any(ast.unparse(target) == text for target in each.targets)
-    ]
+    return [value for target, value in keep(scope.node, "_set_attributes", _list_attributes) if target == text]
+
+
+def _list_attributes(function: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    for each in own_nodes(function):
+        for target in each.targets if isinstance(each, ast.Assign) else ():
+            if isinstance(target, ast.Attribute):
+                yield ast.unparse(target), each.value
 
 
 def _returns_rank(call: ast.Call, scope: Scope, files: Files, depth: int) -> bool:
