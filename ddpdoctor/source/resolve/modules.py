@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from ddpdoctor.source.files.belonging import name_modules
@@ -138,9 +138,7 @@ class Modules:
         """Return the files all of whose names a file imports, those of the last import first."""
         if module not in self._starred:
             named = [name for name in reversed(module.imports.values()) if name.endswith(".*")]
-            files = [
-                self.find(name.removesuffix("*").removesuffix(".") or ".", module) for name in named
-            ]
+            files = [self.find(name.removesuffix("*").removesuffix(".") or ".", module) for name in named]
             self._starred[module] = tuple(each for each in files if each is not None)
         return self._starred[module]
 

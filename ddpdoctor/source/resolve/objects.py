@@ -139,8 +139,7 @@ class Objects:
             for each in self.bases(owner) if owner is not None else ():
                 if node.attr in each.attributes:
                     pairs = [(value, each.makers.get(value, each)) for value in each.attributes[node.attr]]
-                    others = [p for p in pairs if not _is_own(self._unwrap(*p), node.attr)]
-                    return self._only(others, depth)
+                    return self._only((p for p in pairs if not _is_own(self._unwrap(*p), node.attr)), depth)
             theirs = [
                 (value, each.makers.get(value, each))
                 for each in (self.heirs(owner) if owner is not None else ())

@@ -51,7 +51,7 @@ class Programs:
         self._files = files
         self._callers = callers
         self._ranks = RankReader(files)
-        imports = {module: files.imported(module) for module in files.modules}
+        imports = {module: set(files.imported(module)) for module in files.modules}
         importers: dict[Scope, set[Scope]] = {module: set() for module in files.modules}
         for module, own in imports.items():
             for each in own:
@@ -62,6 +62,8 @@ class Programs:
         self._calls: dict[Scope, tuple[tuple[ast.Call, Scope, str], ...]] = {}
         self._named: dict[tuple[Scope, frozenset[str]], tuple[tuple[ast.Call, Scope, str], ...]] = {}
         self._answers: dict[Callable[..., bool], dict[Scope, bool]] = {}
+        self._mentioning: dict[str, frozenset[Scope]] = {}
+        self._mentions: dict[tuple[int, str], bool] = {}
 
     def members(self, module: Scope) -> tuple[Scope, ...]:
         """Return the module, those that import it, and all that these import; further steps of either included."""
@@ -127,6 +129,23 @@ class Programs:
             if answers[member]:
                 return True
         return False
+
+    def mentions(self, module: Scope, word: str) -> bool:
+        """Whether a word stands in any file of a program: without it, what it names need not be looked for.
+
+        Args:
+            module: one of the program.
+            word: part of a line.
+        """
+        members = self.members(module)
+        key = id(members), word
+        if key not in self._mentions:
+            if word not in self._mentioning:
+                self._mentioning[word] = frozenset(
+                    each for each in self._files.modules if any(word in line for line in each.script.lines)
+                )
+            self._mentions[key] = not self._mentioning[word].isdisjoint(members)
+        return self._mentions[key]
 
     def side(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
         """Return which side of a test a run of several ranks takes; None where both may be."""

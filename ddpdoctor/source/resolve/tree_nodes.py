@@ -6,8 +6,9 @@ import ast
 
 from ddpdoctor.source.files.budget import spend
 
-
-PLAIN = frozenset({"arg", "attr", "ctx", "id", "kind", "level", "lineno", "module", "op", "ops", "type_comment"})
+PLAIN = frozenset(
+    {"arg", "attr", "ctx", "id", "kind", "level", "lineno", "module", "op", "ops", "type_comment"}
+)
 """Fields that hold texts, numbers and marks such as Load and Add, which are a third of all nodes."""
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
 

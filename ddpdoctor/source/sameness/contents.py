@@ -86,6 +86,8 @@ class BatchReader:
         if scope in self._known:
             return self._known[scope]
         self._known[scope] = frozenset(), frozenset()  # where it is asked again while it is found
+        if not kinds_of(self._files).programs.mentions(scope.module, "DataLoader"):
+            return self._known[scope]
         batches = {*self._list_batches(scope)}
         if depth < DEEPEST and not isinstance(scope.node, (ast.Module, ast.ClassDef)):
             batches |= {each for each in scope.parameters if self._is_given(each, scope, depth)}

@@ -64,12 +64,17 @@ class LossReader:
         key = scope, own
         if key not in self._known:
             self._known[key] = frozenset()  # where it is asked again while it is followed
-            self._known[key] = frozenset(self._find(scope, own))
+            if self._trains(scope):
+                self._known[key] = frozenset(self._find(scope, own))
         return self._known[key]
 
     def is_output(self, node: ast.expr, scope: Scope, *, own: bool = False) -> bool:
         """Whether a value hangs on the output of a wrapped model: its ``backward`` is a collective."""
-        return self._depends(node, scope, self.find(scope, own=own), own)
+        return self._trains(scope) and self._depends(node, scope, self.find(scope, own=own), own)
+
+    def _trains(self, scope: Scope) -> bool:
+        """Whether a program goes through a ``backward`` anywhere: without one no output is followed."""
+        return kinds_of(self._files).programs.mentions(scope.module, ".backward")
 
     def _find(self, scope: Scope, own: bool) -> set[str]:
         forwards = self._find_forwards(scope)

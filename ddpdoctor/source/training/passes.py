@@ -48,7 +48,7 @@ def find_passes(kinds: Kinds) -> tuple[Pass, ...]:
 def _find_passes(kinds: Kinds) -> Iterator[Pass]:
     losses = LossReader(kinds.files)
     for module in kinds.files.modules:
-        for scope in module.walk():
+        for scope in module.walk() if kinds.programs.mentions(module, "DistributedSampler") else ():
             loops = [each for each in own_nodes(scope.node) if isinstance(each, ast.For)]
             for node in loops:
                 counted = _find_counted(node)

@@ -15,7 +15,14 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
-from ddpdoctor.source.resolve.walking import find_argument, find_calls, find_keyword, name_last, names_in, own_nodes
+from ddpdoctor.source.resolve.walking import (
+    find_argument,
+    find_calls,
+    find_keyword,
+    name_last,
+    names_in,
+    own_nodes,
+)
 from ddpdoctor.source.sameness.losses import JOINING, ORDERS
 from ddpdoctor.source.training.measures import MEASURED, MeasureReader
 from ddpdoctor.source.training.passes import find_mentioned, find_passes, joins_results
@@ -86,7 +93,9 @@ def find_reduced_to_one(files: Files) -> Iterator[SourceFact]:
     ranks = RankReader(files)
     for module in distributed_modules(kinds):
         for scope in module.walk():
-            reduces = {call for call in find_calls(scope) if files.dotted(call.func, scope) == f"{DIST}reduce"}
+            reduces = {
+                call for call in find_calls(scope) if files.dotted(call.func, scope) == f"{DIST}reduce"
+            }
             for statement, spot in kinds.flow(scope).statements if reduces else ():
                 call = statement.value if isinstance(statement, ast.Expr) and spot.is_on else None
                 if not isinstance(call, ast.Call) or call not in reduces:

@@ -114,14 +114,16 @@ def _is_global_rank(node: ast.expr, scope: Scope, files: Files, depth: int = 0) 
 def _list_set(node: ast.Attribute, scope: Scope) -> list[ast.expr]:
     """Return what a function sets an attribute of an object to, as ``args.gpu = args.rank`` does."""
     text = ast.unparse(node)
-    return [value for target, value in keep(scope.node, "_set_attributes", _list_attributes) if target == text]
+    return [
+        value for target, value in keep(scope.node, "_set_attributes", _list_attributes) if target == text
+    ]
 
 
 def _list_attributes(function: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     for each in own_nodes(function):
-        for target in each.targets if isinstance(each, ast.Assign) else ():
-            if isinstance(target, ast.Attribute):
-                yield ast.unparse(target), each.value
+        if isinstance(each, ast.Assign):
+            names = [target for target in each.targets if isinstance(target, ast.Attribute)]
+            yield from ((ast.unparse(name), each.value) for name in names)
 
 
 def _returns_rank(call: ast.Call, scope: Scope, files: Files, depth: int) -> bool:
