@@ -15,8 +15,6 @@ BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 def read_imported(scripts: dict[str, Script], paths: Mapping[str, Path]) -> None:
     """Read also what the scripts import of the files that were passed over, directly or through others.
 
-    Packages that are installed beside each other are programs of their own.
-
     Args:
         scripts: name -> script, in which they are replaced.
         paths: name -> file.
@@ -30,16 +28,10 @@ def read_imported(scripts: dict[str, Script], paths: Mapping[str, Path]) -> None
     while waiting and over:
         script = waiting.pop()
         for key in _list_imports(script):
-            for name in over.get(key, ()):
-                if scripts[name].unrelated and _name_package(name) == _name_package(script.name):
+            for name in over.pop(key, ()):
+                if scripts[name].unrelated:
                     scripts[name] = read_script(paths[name], name, whatever=True)
                     waiting.append(scripts[name])
-
-
-def _name_package(name: str) -> str:
-    """Return to which installed package a file belongs; an empty text for all that is not installed."""
-    _, _, inside = name.rpartition("/site-packages/")
-    return inside.partition("/")[0] if "/site-packages/" in name else ""
 
 
 def name_modules(name: str) -> Iterator[str]:

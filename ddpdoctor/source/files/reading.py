@@ -20,13 +20,11 @@ TOO_DEEP = "nested too deeply"
 ENDINGS = (".py", ".pyw", ".ipynb")
 PASSED_OVER = frozenset({"__pycache__", "node_modules", "site-packages"})
 """Directories that hold nobody's own scripts; those that begin with a dot and virtual environments are too."""
-_WORDS = rb"(?:accelerate|lightning|distributed)"
-"""Names that prose has as well: most licenses say of something that it is distributed."""
 ABOUT = re.compile(
-    rb"torch|deepspeed|horovod|LOCAL_RANK|local_rank|WORLD_SIZE|world_size|ddpdoctor: *ignore"
-    rb"|[._\"']" + _WORDS + rb"|" + _WORDS + rb"(?:[_\"':=(\[]|\.\w| =)|(?:import|from) " + _WORDS
+    rb"torch|accelerate|lightning|deepspeed|horovod|distributed|LOCAL_RANK|local_rank|WORLD_SIZE"
+    rb"|world_size|ddpdoctor: *ignore"
 )
-"""What the code of a file must mention to be worth parsing."""
+"""What a file must mention to be worth parsing."""
 NEWLINE = re.compile(r"\r\n|\r|\n")
 """Where Python ends a line; ``str.splitlines`` also does at form feeds, which would shift all lines after one."""
 
