@@ -30,7 +30,7 @@ from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.rules import FactFinder, find_in_launch
 
 Row = TypeVar("Row")
-MANY_LINES = 50_000
+MANY_LINES = 10_000
 """Number of lines from which on further processes save more time than they cost."""
 
 
