@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.properties import find_property
-from ddpdoctor.source.resolve.walking import find_argument, keep
+from ddpdoctor.source.resolve.texts import read_number, read_text
+from ddpdoctor.source.resolve.walking import find_argument, is_none, keep
 
 VARIABLES = frozenset({"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK",
                        "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "GROUP_RANK"})  # fmt: skip
@@ -125,7 +126,7 @@ class RankReader:
         if isinstance(test, ast.Compare):
             sides = [test.left, *test.comparators]
             return any(self._last(each, scope) in _WORLD for each in sides) or (
-                any(_is_negative(each) or _is_none(each) for each in sides)
+                any((read_number(each) or 0) < 0 or is_none(each) for each in sides)
                 and any(
                     self.rank(each, scope) is not None
                     for each in sides
@@ -154,7 +155,7 @@ class RankReader:
 
     def _compare(self, test: ast.Compare, scope: Scope, depth: int) -> Difference | None:
         left, operator, right = test.left, test.ops[0], test.comparators[0]
-        if isinstance(operator, (ast.Is, ast.IsNot)) and _is_none(right):
+        if isinstance(operator, (ast.Is, ast.IsNot)) and is_none(right):
             present = self._read_presence(left, scope, depth)
             if present is not None:
                 return present if isinstance(operator, ast.IsNot) else present.negate()
@@ -175,7 +176,7 @@ class RankReader:
         positive = not isinstance(operator, (ast.NotEq, ast.NotIn))
         key = f"{ast.dump(left)} {ast.dump(right)}"
         if isinstance(operator, (ast.Eq, ast.NotEq)):
-            value = _number(right)
+            value = read_number(right)
             if value is None:
                 fixed = (
                     isinstance(right, ast.Call) or self._is_size(right, scope) or self._is_block(right, scope)
@@ -183,14 +184,14 @@ class RankReader:
                 return Difference("rank", traced, key, positive) if fixed else None
             return None if value < 0 else Difference("rank", traced, _key(left, value), positive)
         if isinstance(operator, (ast.In, ast.NotIn)) and isinstance(right, (ast.List, ast.Tuple, ast.Set)):
-            values = [_number(each) for each in right.elts]
+            values = [read_number(each) for each in right.elts]
             known = sorted({value for value in values if value is not None and value >= 0})
             if not known or None in values:
                 return None
             return Difference("rank", traced, _key(left, known[0]) if len(known) == 1 else key, positive)
         if isinstance(operator, (ast.In, ast.NotIn)):
             return Difference(MEMBER, traced, key, positive, certain=False)
-        value = _number(right)
+        value = read_number(right)
         zero = {(ast.Gt, 0): False, (ast.GtE, 1): False, (ast.Lt, 1): True, (ast.LtE, 0): True}
         if value is not None and (type(operator), value) in zero:
             return Difference("rank", traced, _key(left, 0), zero[type(operator), value])
@@ -211,7 +212,7 @@ class RankReader:
         return (
             isinstance(node, ast.BinOp)
             and self._last(node.left, scope) in _WORLD
-            and _number(node.right) is not None
+            and read_number(node.right) is not None
         )
 
     def _is_block(self, node: ast.expr, scope: Scope) -> bool:
@@ -295,7 +296,7 @@ class RankReader:
             return None
         home, values = found
         if (
-            not any(_is_none(each) for each in values)
+            not any(is_none(each) for each in values)
             or len(values) < 2
             or isinstance(home.node, ast.ClassDef)
         ):
@@ -305,7 +306,7 @@ class RankReader:
             return None  # bound by a loop, a ``with`` or another function as well
         kept: Difference | None = None
         for value, tests in given:
-            if _is_none(value):
+            if is_none(value):
                 continue
             reads = [(self.read(test, home, depth + 1), positive) for test, positive in tests]
             own = next(((each, positive) for each, positive in reads if each is not None), None)
@@ -355,7 +356,7 @@ class RankReader:
             return self._rank_of_call(node, scope, depth)
         if isinstance(node, ast.Subscript):
             environ = self.files.dotted(node.value, scope) == "os.environ"
-            return True if environ and _text(node.slice) in VARIABLES else None
+            return True if environ and read_text(node.slice) in VARIABLES else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mod, ast.FloorDiv, ast.Add, ast.Sub)):
             return self.rank(node.left, scope, depth + 1)
         if isinstance(node, ast.IfExp):
@@ -370,7 +371,7 @@ class RankReader:
         if name in ("torch.distributed.get_rank", "torch.distributed.get_node_local_rank"):
             return True
         if name in ("os.environ.get", "os.getenv"):
-            return True if node.args and _text(node.args[0]) in VARIABLES else None
+            return True if node.args and read_text(node.args[0]) in VARIABLES else None
         if name in CONVERSIONS and len(node.args) == 1:
             return self.rank(node.args[0], scope, depth + 1)
         function = self.files.function(node.func, scope)
@@ -489,26 +490,3 @@ def _count_calls(nodes: Iterable[ast.AST], name: str) -> int:
         for node in nodes
         for each in ast.walk(node)
     )
-
-
-def _number(node: ast.expr) -> int | None:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _number(node.operand)
-        return None if inner is None else -inner
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isdigit():
-        return int(node.value[:9])
-    return None
-
-
-def _text(node: ast.expr) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def _is_negative(node: ast.expr) -> bool:
-    return (_number(node) or 0) < 0
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None

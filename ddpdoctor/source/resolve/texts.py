@@ -11,6 +11,23 @@ KEPT = frozenset({"str", "int", "os.path.abspath", "os.path.realpath", "os.path.
 """Functions that leave a text as it is, as far as its being fixed goes."""
 
 
+def read_number(node: ast.expr) -> int | None:
+    """Return the whole number that is spelled out, or the text of digits alone; None for others."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = read_number(node.operand)
+        return None if inner is None else -inner
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isdigit():
+        return int(node.value[:9])
+    return None
+
+
+def read_text(node: ast.expr) -> str | None:
+    """Return the text that is spelled out; None for others."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
 def fold(node: ast.expr | None, scope: Scope, files: Files, depth: int = 0) -> str | None:
     """Return the text (or number, as text) that an expression always is; None where it is not fixed."""
     if node is None or depth > DEEPEST or node is UNKNOWN:

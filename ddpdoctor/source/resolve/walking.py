@@ -98,6 +98,11 @@ def is_true(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 
+def is_none(node: ast.expr) -> bool:
+    """Whether a value is ``None`` as it stands."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def is_main_guard(test: ast.expr) -> bool:
     """Whether it is ``__name__ == "__main__"``."""
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):

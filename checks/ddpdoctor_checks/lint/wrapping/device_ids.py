@@ -10,7 +10,7 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.resolve.walking import find_keyword, is_none
 from ddpdoctor.source.training.moves import MOVED, STAYS, follow_moves
 from ddpdoctor.source.training.wraps import wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact, tell_question
@@ -47,16 +47,12 @@ def find_device_ids(files: Files) -> Iterator[SourceFact]:
             way = "nowhere"
         else:
             known = follow_moves(wrap, kinds) if devices.elts else MOVED
-            if known == MOVED or _is_none(devices.elts[0]):
+            if known == MOVED or is_none(devices.elts[0]):
                 continue
             rule = "device-ids" if known == STAYS else "device-ids-doubted"
             yield SourceFact(rule, scope.place(call), details={"way": "stays"})
             continue
         yield SourceFact("device-ids", scope.place(call), details={"way": way})
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 MOVE = Fix("move the model to the device of this rank first", code="model.to(local_rank)")
