@@ -124,6 +124,48 @@ def test_the_rank_that_an_object_keeps_as_a_device(value: str) -> None:
     assert rules_in_head(source) == [("device-by-rank", marked(source))]
 
 
+CHOSEN = """
+if dist.is_available():
+    dist.init_process_group("nccl")
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    gpu = {value}
+    device = {device}
+else:
+    gpu, device = 0, "cpu"
+{use}
+dist.barrier()
+dist.destroy_process_group()
+"""
+NAMED = ("gpu", 'f"cuda:{gpu}"', '"cuda:" + str(gpu)', '"cuda:%d" % gpu', '"cuda:{}".format(gpu)', 'torch.device("cuda", gpu)',
+         'torch.device(f"cuda:{gpu}")')  # fmt: skip
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("device", NAMED)
+def test_the_rank_as_the_device_of_all_but_a_single_process(device: str) -> None:
+    for use in ("torch.cuda.set_device(device)  # HERE", "net.to(device)  # HERE"):
+        source = CHOSEN.format(value='int(os.environ["RANK"])', device=device, use=use)
+        line = 6 if device.startswith("torch.device") else marked(source)
+        assert ("device-by-rank", line) in rules_in_head(source)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize("device", NAMED)
+@pytest.mark.parametrize("value", ['int(os.environ["LOCAL_RANK"])', 'int(os.environ["RANK"]) % 8'])
+def test_the_rank_in_a_node_as_the_device_of_all_but_a_single_process(device: str, value: str) -> None:
+    source = CHOSEN.format(value=value, device=device, use="torch.cuda.set_device(device)")
+    assert "device-by-rank" not in dict(rules_in_head(source))
+
+
+@pytest.mark.wrong
+def test_the_rank_as_a_device_is_asked_where_the_script_is_started_on_one_node() -> None:
+    source = "# torchrun --standalone --nproc-per-node 4 train.py" + CHOSEN.format(
+        value='int(os.environ["RANK"])', device='f"cuda:{gpu}"', use="torch.cuda.set_device(device)"
+    )
+    assert "BKD004" in [each.code for each in judging.ask(source)]
+    assert "BKD004" not in [each.code for each in lint(source)]
+
+
 @pytest.mark.wrong
 def test_the_rank_that_a_function_gives_as_a_device() -> None:
     source = DEVICE.replace("self.local_rank = {value}", "self.local_rank = my_rank()")

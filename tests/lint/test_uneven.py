@@ -187,6 +187,36 @@ WRONG = {
     "by lot": (
         "COL002", "warning", "import random\nif random.random() < 0.5:\n    dist.all_reduce(x)  # here\n",
     ),
+    "rank 0 leaves by what it finds": (
+        "COL002", "warning",
+        """\
+        def fit(rank, patience):
+            best, bad = 1e9, 0
+            for epoch in range(9):
+                loss = float(open(f"{epoch}.txt").read())
+                if rank == 0:
+                    if loss >= best:
+                        bad += 1
+                        if bad > patience:
+                            break
+                    else:
+                        best = loss
+                dist.barrier()  # here
+        fit(dist.get_rank(), 3)
+        """,
+    ),
+    "rank 0 returns by what it finds": (
+        "COL002", "warning",
+        """\
+        def update(grads):
+            if dist.get_rank() == 0:
+                if not grads:
+                    return
+                if torch.cat(grads).isnan().any():
+                    return None
+            dist.barrier()  # here
+        """,
+    ),
     "in a handler": (
         "COL002", "warning",
         "try:\n    data = open('x').read()\nexcept OSError:\n    dist.barrier()  # here\n",
@@ -348,6 +378,48 @@ RIGHT = {
     "an error that is raised again": (
         "model = DDP(net)\ntry:\n    model(x).sum().backward()\nexcept RuntimeError as error:\n    print(error)\n    raise\n"
     ),
+    "rank 0 leaves where all leave": """\
+        def fit(rank, patience):
+            for epoch in range(9):
+                if rank == 0:
+                    if patience < 0:
+                        break
+                else:
+                    if patience < 0:
+                        break
+                dist.barrier()
+        fit(dist.get_rank(), 3)
+        """,
+    "rank 0 sends word before it leaves": """\
+        def update(grads, flag):
+            if dist.get_rank() == 0:
+                if not grads:
+                    dist.broadcast(flag, 0)
+                    return
+                dist.broadcast(flag, 0)
+            else:
+                dist.broadcast(flag, 0)
+        """,
+    "rank 0 leaves where there is one rank": """\
+        def update(grads):
+            if dist.get_rank() == 0:
+                if not dist.is_initialized():
+                    return
+                if dist.get_world_size() == 1:
+                    return
+            dist.barrier()
+        """,
+    "rank 0 leaves an inner loop, or after all collectives": """\
+        def update(names):
+            dist.barrier()
+            if dist.get_rank() == 0:
+                for name in names:
+                    if name.startswith("_"):
+                        break
+                if not names:
+                    return
+                print(names)
+        """,
     "one group on all": "g = dist.new_group([0, 1])\nif dist.get_rank() < 2:\n    dist.all_reduce(x, group=g)\n",
     "a group that its members make": (
         "if dist.get_rank() < 2:\n    dist.new_group([0, 1], use_local_synchronization=True)\n"

@@ -8,7 +8,7 @@ that were not given.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.evidence.sources import UnevenCall
@@ -188,7 +188,8 @@ class PathReader:
             spend(1 + len(further.ends) + len(further.loop) + len(further.turn))
             if isinstance(statement, ast.If):
                 own, sure = self._if(statement, scope, further)
-                tail = own + (tail if sure else doubt(tail))
+                # who leaves in it does not make what comes after
+                tail = own + (tail if sure else doubt(find_surplus(tail, own)))
             else:
                 tail = self._statement(statement, scope, further) + tail
             tail = tail[:MOST_CALLS]
@@ -359,6 +360,8 @@ class PathReader:
         if exits[0] and exits[1]:
             return head + left, True
         self._compare(node, scope, difference, (left_all, right_all), exits)
+        if not any(exits):
+            self._leave_alone(node, scope, difference, (left, right), after)
         return head + find_common(left, right) + (right if exits[0] else left if exits[1] else ()), True
 
     def _differs(self, test: ast.expr, scope: Scope) -> Difference | None:
@@ -390,6 +393,31 @@ class PathReader:
                 kind = way or ("if" if own is left else "else")
                 self._ways[-1] += [Found(call, side, kind, node, node.test) for call in surplus]
 
+    def _leave_alone(
+        self,
+        node: ast.If,
+        scope: Scope,
+        difference: Difference,
+        sides: tuple[tuple[Call, ...], tuple[Call, ...]],
+        after: _After,
+    ) -> None:
+        """Note what the ranks of one side miss where they leave by what they find there, and the others do not."""
+        for body, other, side, own in (
+            (node.body, node.orelse, difference.negate(), sides[0]),
+            (node.orelse, node.body, difference, sides[1]),
+        ):
+            if own or list(_find_exits(other)):
+                continue  # the sides may tell each other
+            for leaving, way, before, tests in _find_exits(body):
+                missed = doubt(_rest(way, after))
+                shared = any(
+                    self._differs(test, scope) is not None or self._ranks.is_about_launch(test, scope)
+                    for test in tests
+                )
+                if missed and not shared and not self._unknowns.may_call(before, scope):
+                    self._ways[-1] += [Found(call, side, way, leaving, node.test) for call in missed]
+                    break  # further exits of this side miss the same
+
     def _exit(self, body: Sequence[ast.stmt], scope: Scope) -> str:
         """Return how a block always leaves, or an empty text."""
         if not body:
@@ -402,6 +430,19 @@ class PathReader:
             if name in ("sys.exit", "exit", "quit", "os._exit"):
                 return "raise" if _fails(last.value) else "exit"
         return ""
+
+
+def _find_exits(
+    body: Sequence[ast.stmt], before: tuple[ast.stmt, ...] = (), tests: tuple[ast.expr, ...] = ()
+) -> Iterator[tuple[ast.stmt, str, tuple[ast.stmt, ...], tuple[ast.expr, ...]]]:
+    """Yield where a block may be left below further tests: how, what is done before, and the tests."""
+    for number, statement in enumerate(body):
+        done = (*before, *body[:number])
+        if isinstance(statement, ast.If):
+            for side in (statement.body, statement.orelse):
+                yield from _find_exits(side, done, (*tests, statement.test))
+        elif isinstance(statement, (ast.Return, ast.Break, ast.Continue)) and tests:
+            yield statement, EXITS[type(statement)], done, tests
 
 
 def _fails(call: ast.Call) -> bool:

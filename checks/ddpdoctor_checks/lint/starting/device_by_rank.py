@@ -16,22 +16,26 @@ from ddpdoctor.source.resolve.traces import Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, keep, own_nodes
 from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.cuda import SETS
-from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
+from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 
 VARIABLES = frozenset({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"})
 """Variables of launchers that hold the rank in the whole job."""
-ONE_NODE = re.compile(r"localhost|127\.0\.0\.1|device_count|standalone")
+ONE_NODE = re.compile(r"localhost|127\.0\.0\.1|device_count")
 """What a script says that knows only one node, or how many GPUs there are."""
+STANDALONE = re.compile(r"standalone")
+"""What a script says that is started on one node, as far as its own words go."""
 
 
 @lint_rule("device-by-rank", reads="program")
 def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where the rank in the whole job is taken for the number of a GPU (``device-by-rank``).
 
-    rank: how it is written. Nothing where a script knows only one node.
+    rank: how it is written; standalone: not empty where the script says that it is started on one node. Nothing where a
+    script knows only one node.
     """
-    if not trace.has_peers or ONE_NODE.search("\n".join(trace.start.script.lines)):
+    text = "\n".join(trace.start.script.lines)
+    if not trace.has_peers or ONE_NODE.search(text):
         return
     joins = (step.call for step in trace.steps if step.name in JOINS and step.call is not None)
     if any(map(joins_by_local_rank, joins)):
@@ -43,7 +47,8 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         for value in _device_values(call, step):
             if _is_global_rank(value, step.scope, files):
-                yield ways.tell("device-by-rank", step, rank=ast.unparse(value))
+                standalone = "yes" if STANDALONE.search(text) else ""
+                yield ways.tell("device-by-rank", step, rank=ast.unparse(value), standalone=standalone)
                 return
 
 
@@ -68,37 +73,58 @@ def _device_values(call: ast.Call, step: Step) -> Iterator[ast.expr]:
     ):
         values += call.args[:1]
     for value in values:
-        if isinstance(value, ast.JoinedStr) and len(value.values) == 2:
-            head, tail = value.values
-            if (
-                isinstance(head, ast.Constant)
-                and head.value == "cuda:"
-                and isinstance(tail, ast.FormattedValue)
-            ):
-                yield tail.value
-        else:
-            yield value
+        yield _read_number(value) or value
+
+
+def _read_number(value: ast.expr) -> ast.expr | None:
+    """Return what follows ``cuda:`` in a text: ``f"cuda:{n}"``, ``"cuda:" + str(n)``, ``"cuda:%d" % n``."""
+    if isinstance(value, ast.JoinedStr) and len(value.values) == 2:
+        head, tail = value.values
+        return tail.value if _is_text(head, "cuda:") and isinstance(tail, ast.FormattedValue) else None
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and _is_text(value.left, "cuda:"):
+        return value.right
+    if (
+        isinstance(value, ast.BinOp)
+        and isinstance(value.op, ast.Mod)
+        and _is_text(value.left, "cuda:%d", "cuda:%s")
+    ):
+        return value.right
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "format":
+        filled = _is_text(value.func.value, "cuda:{}", "cuda:{0}") and len(value.args) == 1
+        return value.args[0] if filled else None
+    return None
+
+
+def _is_text(node: ast.expr, *texts: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value in texts
 
 
 def _is_global_rank(node: ast.expr, scope: Scope, files: Files, depth: int = 0) -> bool:
-    if depth > 4:
+    if depth > 6:
         return False
+    number = _read_number(node)
+    if number is not None:
+        return _is_global_rank(number, scope, files, depth + 1)
     if isinstance(node, ast.Call):
         name = files.dotted(node.func, scope)
         if name == "torch.distributed.get_rank":
             return not node.args and not node.keywords
         if name in ("os.environ.get", "os.getenv"):
             return bool(node.args) and fold(node.args[0], scope, files) in VARIABLES
-        if name == "int" and len(node.args) == 1:
+        if name in ("int", "str") and len(node.args) == 1:
             return _is_global_rank(node.args[0], scope, files, depth + 1)
+        if name == "torch.device" and node.args:
+            return _is_global_rank(node.args[-1], scope, files, depth + 1)
         return _returns_rank(node, scope, files, depth)
     if isinstance(node, ast.Subscript):
         return files.dotted(node.value, scope) == "os.environ" and fold(node.slice, scope, files) in VARIABLES
     if isinstance(node, ast.Name):
         found = scope.lookup(node.id)
-        if found is None or len(found[1]) != 1:
-            return False
-        return _is_global_rank(found[1][0], found[0], files, depth + 1)
+        # the constants beside it are those of a single process
+        values = [each for each in found[1] if not isinstance(each, ast.Constant)] if found else []
+        return (
+            found is not None and len(values) == 1 and _is_global_rank(values[0], found[0], files, depth + 1)
+        )
     if isinstance(node, ast.Attribute):
         given = _list_set(node, scope)
         if len(given) == 1:
@@ -140,12 +166,11 @@ def _returns_rank(call: ast.Call, scope: Scope, files: Files, depth: int) -> boo
 def tell_device_by_rank(evidence: Evidence) -> Iterable[Finding]:
     """The rank in the whole job is taken for the number of a GPU."""
     for fact in facts_of(evidence, "device-by-rank"):
-        rank = fact.details["rank"]
-        yield tell_fact(
-            fact,
-            f"{name_line(fact.place)} uses {rank}, the global rank, as a GPU index: on the second node that "
-            "GPU does not exist.",
-            Fix("use the local rank", code=SET_DEVICE),
-            why="the value was followed to RANK or get_rank()",
-            severity="warning",
-        )
+        used = f"{name_line(fact.place)} uses {fact.details['rank']}, the global rank, as a GPU index"
+        fix = Fix("use the local rank", code=SET_DEVICE)
+        why = "the value was followed to RANK or get_rank()"
+        if fact.details["standalone"]:
+            yield tell_question(fact, f"{used}: is the job ever started on several nodes?", fix, why=why)
+            continue
+        words = f"{used}: on the second node that GPU does not exist."
+        yield tell_fact(fact, words, fix, why=why, severity="warning")
