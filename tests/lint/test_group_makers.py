@@ -147,6 +147,19 @@ def test_an_epoch_that_may_be_set(others: str, loop: str) -> None:
     assert "DAT002" not in codes(EPOCHS.format(others=others, loop=loop))
 
 
+STARTED_BY_OTHERS = EPOCHS.format(others="import engine", loop="for epoch in range(8):").replace(
+    'dist.init_process_group("nccl")', "ranks = engine.start()"
+)
+
+
+@pytest.mark.wrong
+def test_a_sampler_with_numbers_of_its_own_is_of_a_job_of_several_ranks_whoever_starts_it() -> None:
+    sampler = "DistributedSampler(images, num_replicas=ranks.size, rank=ranks.number)"
+    source = STARTED_BY_OTHERS.replace("DistributedSampler(images)", sampler)
+    assert codes(source) == ["DAT002"]
+    assert codes(source.replace("    for x", "    sampler.set_epoch(epoch)\n    for x")) == []
+
+
 TWICE = """
 def setup():
     if {test}:

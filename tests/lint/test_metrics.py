@@ -60,6 +60,43 @@ def test_result_is_reduced_or_of_all_data(source: str) -> None:
     assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(source)]
 
 
+HANDED = EVALUATION.format(
+    end="return right / seen",
+    use="score = evaluate(model, loader)\n    if score > best:  # HERE\n        best = score",
+).replace("DDP(Net())", "DDP(make(config)) if dist.is_initialized() else make(config)")
+INFER = "right += (model(x)", "right += (infer(x, network=model)"
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "loader", ["torch.utils.data", "monai.data", "torch_geometric.loader", "torchdata.stateful_dataloader"]
+)
+def test_result_of_a_model_that_what_is_not_read_runs(loader: str) -> None:
+    source = f"import {loader}\nfrom infer import infer" + HANDED.replace(*INFER).replace(
+        "DataLoader(", f"{loader}.DataLoader("
+    )
+    source = source.replace("stateful_dataloader.DataLoader", "stateful_dataloader.StatefulDataLoader")
+    assert ("metric-unreduced", marked(source)) in rules_in_head(source)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        INFER,
+        ("right +=", "right += agree(infer(x, network=model)) +"),
+        ("(model(x).argmax(1) == y)", "(infer(x) == y)"),
+    ],
+)
+def test_result_that_is_joined_or_of_no_model(old: str, new: str) -> None:
+    source = "from infer import infer" + HANDED.replace(old, new).replace(
+        "return right", "dist.all_reduce(right); return right"
+    )
+    if new.startswith("(infer"):
+        source = source.replace("dist.all_reduce(right); ", "")
+    assert "metric-unreduced" not in [rule for rule, _ in rules_in_head(source)]
+
+
 BOTH = "total = torch.tensor(score)\n    dist.all_reduce(total)\n    "
 
 

@@ -7,10 +7,15 @@ import ast
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import FSDP1
 
+LOADERS = frozenset({
+    "torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader",
+    "torchdata.stateful_dataloader.StatefulDataLoader", "monai.data.DataLoader", "monai.data.ThreadDataLoader",
+    "torch_geometric.loader.DataLoader", "torch_geometric.data.DataLoader",
+})  # fmt: skip
+"""DataLoader, and its subclasses that leave the sampler to the program."""
 EXACT = {
     "torch.distributed.optim.ZeroRedundancyOptimizer": "optimizer",
-    "torch.utils.data.DataLoader": "loader",
-    "torch.utils.data.dataloader.DataLoader": "loader",
+    **dict.fromkeys(LOADERS, "loader"),
     "torch.utils.data.random_split": "split",
     "torch.utils.data.dataset.random_split": "split",
     "torch.utils.data.TensorDataset": "dataset",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,16 @@ from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import name_last, names_in, own_nodes
 from ddpdoctor.source.sameness.losses import JOINING, LossReader
-from ddpdoctor.source.training.train_loops import find_forwards, is_backward, loaders_of, reach, samplers_of
+from ddpdoctor.source.training.train_loops import (
+    HOLDERS,
+    MODELS,
+    Place,
+    find_forwards,
+    is_backward,
+    loaders_of,
+    reach,
+    samplers_of,
+)
 
 SIZES = frozenset({"len", "size", "shape", "numel", "batch_size"})
 """Names of numbers that are about the same on each rank."""
@@ -60,7 +69,7 @@ def _find_passes(kinds: Kinds) -> Iterator[Pass]:
                 if not samplers or any(each.name not in SAMPLERS for each in samplers):
                     continue
                 calls = list(reach(node.body, scope, kinds))
-                if not any(find_forwards(calls, kinds)):
+                if not _runs_model(calls, kinds):
                     continue
                 trains = any(is_backward(call) for call, _ in calls)
                 own = set(losses.find(scope)) if trains else None
@@ -69,6 +78,18 @@ def _find_passes(kinds: Kinds) -> Iterator[Pass]:
                 ]
                 if names:
                     yield Pass(node, scope, trains, frozenset(names), samplers)
+
+
+def _runs_model(calls: Sequence[Place], kinds: Kinds) -> bool:
+    """Whether calls run a model, or hand one that may be wrapped to what was not read."""
+    return any(find_forwards(calls, kinds)) or any(
+        each.kind in MODELS
+        for call, scope in calls
+        if kinds.called(call, scope) is None
+        for given in (*call.args, *(keyword.value for keyword in call.keywords))
+        if isinstance(given, HOLDERS)
+        for each in kinds.find(given, scope)
+    )
 
 
 def _find_counted(loop: ast.For) -> list[tuple[str, ast.expr]]:

@@ -177,7 +177,8 @@ def _correct(each: UnevenCall) -> Fix:
             "create the group on all ranks, with the same list, and branch on the rank afterwards",
             code=each.call.text,
         )
-    if each.origin == "clock" or each.guard.text.strip().startswith(each.kind):
+    alone = each.kind in LEAVES and each.guard.text.strip().startswith(each.kind)
+    if each.origin == "clock" or alone:
         return Fix(
             "decide on rank 0 and broadcast the decision",
             code="stop = torch.tensor(int(over))\ndist.broadcast(stop, src=0)\nif stop.item():\n    ...",

@@ -12,6 +12,7 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.makers import LOADERS
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.traces import Frame
 from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out, own_nodes
@@ -20,7 +21,6 @@ from ddpdoctor.source.training.train_loops import BATCHES, is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 from ddpdoctor_checks.lint.data.epoch_unset import names_epoch, orders_by_epoch, sets_otherwise
 
-LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 SETS = re.compile(r"set_epoch|setattr\(\w*sampler|Accelerator\(")
 """What sets the epoch of a sampler, or is known to do it."""
 PASSES_ON = re.compile(r"^\s*(?:#|(?:async )?def set_epoch\b|super\(.*\)\.set_epoch\()")
@@ -45,7 +45,8 @@ def find_forgotten_epochs(files: Files) -> Iterator[SourceFact]:
     for module in files.modules:
         made = [pair for scope in module.walk() for pair in _find_given(scope, kinds)]
         made = [(sampler, scope) for sampler, scope in made if sampler not in told]
-        if made and _trains_without(module, kinds):
+        counted = any(find_keyword(sampler, "num_replicas", 1) is not None for sampler, _ in made)
+        if made and (counted or kinds.programs.is_distributed(module)) and _trains_without(module, kinds):
             told.update(sampler for sampler, _ in made)
             yield from (
                 SourceFact("epoch-forgotten", scope.place(sampler), certain=False) for sampler, scope in made
@@ -164,7 +165,7 @@ def _trains_without(module: Scope, kinds: Kinds) -> bool:
         return False
     imports = [name for member in members for scope in member.walk() for name in scope.imports.values()]
     called = (name for _, _, name in kinds.programs.calls(module))
-    if any(map(FRAMEWORKS.search, (*imports, *called))) or not kinds.programs.is_distributed(module):
+    if any(map(FRAMEWORKS.search, (*imports, *called))):
         return False
     epochs = any(_counts_epochs(node) for member in members for node in ast.walk(member.node))
     return epochs and any(is_backward(call) for call, _, _ in kinds.programs.calls(module))

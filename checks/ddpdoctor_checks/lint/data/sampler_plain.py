@@ -10,13 +10,13 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.makers import LOADERS
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.programs import FRAMEWORKS
 from ddpdoctor.source.resolve.walking import find_keyword, name_last, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.data.loader_unsharded import is_the_same
 
-LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 PLAIN = frozenset({"torch.utils.data.RandomSampler", "torch.utils.data.sampler.RandomSampler"})
 DISTRIBUTED = ("distributed", "ddp")
 """Parts of the names of options and functions that tell whether there are several ranks."""

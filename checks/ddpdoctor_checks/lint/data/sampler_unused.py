@@ -10,13 +10,13 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.makers import LOADERS
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.programs import FRAMEWORKS
 from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.walking import find_keyword, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
-LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 ASKS = frozenset({"set_epoch", "epoch", "num_samples", "total_size", "__len__"})
 """What is asked of a sampler beside being given to a loader."""
 
