@@ -231,6 +231,19 @@ WRONG = {
         "model = DDP(net)\nfor x in xs:\n    try:\n        model(x).sum().backward()  # here\n"
         "    except torch.cuda.OutOfMemoryError:\n        torch.cuda.empty_cache()\n",
     ),
+    "prepared on some": (
+        "COL002", "warning",
+        """\
+        from accelerate import Accelerator
+        from transformers import AutoModel
+        accelerator = Accelerator()
+        model = accelerator.prepare(AutoModel.from_pretrained("x"))
+        if accelerator.is_main_process:
+            model = accelerator.unwrap_model(model)
+            model.save_pretrained("out")
+            model = accelerator.prepare(model)  # here
+        """,
+    ),
     "wrapped on some": ("COL002", "error", "if dist.get_rank() != 0:\n    net = DDP(net)  # here\n"),
     "the other side calls something else": (
         "COL002", "error", "if dist.get_rank() == 0:\n    dist.all_reduce(x)  # here\nelse:\n    print('no')\n",
@@ -390,6 +403,13 @@ RIGHT = {
                 dist.barrier()
         fit(dist.get_rank(), 3)
         """,
+    "no model is prepared on some": """\
+        from accelerate import Accelerator
+        from transformers import AutoTokenizer
+        accelerator = Accelerator()
+        if accelerator.is_main_process:
+            tokenizer = accelerator.prepare(AutoTokenizer.from_pretrained("x"))
+        """,
     "rank 0 sends word before it leaves": """\
         def update(grads, flag):
             if dist.get_rank() == 0:
@@ -434,59 +454,3 @@ RIGHT = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_program_gives_nothing(name: str) -> None:
     assert lint(train=RIGHT[name]) == []
-
-
-def test_functions_are_followed_over_files() -> None:
-    helper = "def total(t):\n    dist.all_reduce(t)\n"
-    (found,) = lint(
-        train="from helpers import total\nif dist.get_rank() == 0:\n    total(1)\n", helpers=helper
-    )
-    assert [(place.file, place.role) for place in found.where] == [
-        ("train.py", "culprit"), ("helpers.py", "noticed"), ("train.py", "condition"),
-    ]  # fmt: skip
-
-
-def test_several_calls_below_one_test_are_one_finding() -> None:
-    (found,) = lint(train="if dist.get_rank() == 0:\n    dist.barrier()\n    dist.all_reduce(x)\n")
-    assert found.where[0].line == 6
-    assert found.details["more_lines"] == [7]
-
-
-@pytest.mark.parametrize(("test", "certain"), [("dist.is_initialized()", True), ("mode == 'debug'", False)])
-def test_below_another_test_it_is_not_certain(test: str, certain: bool) -> None:
-    source = f"""\
-import torch.distributed as dist
-def work(mode):
-    if {test}:
-        if dist.get_rank() == 0:
-            dist.barrier()
-"""
-    (row,) = judging.read({"train.py": source})
-    (call,) = row.uneven
-    assert call.certain is certain
-
-
-LOADING = """
-def load(path, everywhere={head}):
-    if everywhere and path:
-        dist.barrier()
-    return torch.load(path, map_location="cpu")
-dist.init_process_group("gloo")
-if dist.get_rank() == 0:
-    {call}
-"""
-
-
-@pytest.mark.parametrize(
-    ("head", "call", "found"),
-    [
-        ("False", "state = load('a.pt')", 0),
-        ("False", "state = load('a.pt', everywhere=False)", 0),
-        ("False", "state = load('a.pt', True)", 1),
-        ("False", "state = load('a.pt', **options)", 1),
-        ("True", "state = load('a.pt')", 1),
-    ],
-)
-def test_a_collective_below_an_option_that_a_call_leaves_off(head: str, call: str, found: int) -> None:
-    (file,) = read(train=LOADING.format(head=head, call=call))
-    assert len(file.uneven) == found

@@ -18,6 +18,7 @@ from ddpdoctor.source.resolve.walking import own_nodes
 from ddpdoctor.source.sameness.alike import find_value
 from ddpdoctor.source.sameness.losses import LossReader
 from ddpdoctor.source.training.norms import sends_buffers
+from ddpdoctor.source.training.train_loops import MODELS
 
 SWITCHES = ("dist", "sync", "ddp", "reduce", "gather", "parallel", "all_ranks")
 """Parts of names of parameters by which a function is told whether other ranks call it as well."""
@@ -117,6 +118,8 @@ class ExpressionReader:
             return (Call(operation, node, scope),)
         if is_wrapper(node, scope, self.files):
             return (Call(WRAPPER, node, scope),)
+        if self._prepares_model(node, scope):
+            return (Call("prepare", node, scope),)
         function = find_callee(node, scope, self.files)
         if function is not None and any(map(_switches_off, node.keywords)):
             return ()
@@ -128,6 +131,15 @@ class ExpressionReader:
             for each in self._summarise(function)
             if each.scope is not function or not _is_off(each.node, Frame(node, scope, function))
         )
+
+    def _prepares_model(self, node: ast.Call, scope: Scope) -> bool:
+        """Whether it hands a model to ``Accelerator.prepare``, which wraps it on each rank."""
+        if not isinstance(node.func, ast.Attribute) or node.func.attr != "prepare":
+            return False
+        kinds = kinds_of(self.files)
+        given = (value for each in node.args for value in kinds.find(each, scope))
+        accelerators = kinds.all_of(node.func.value, scope, "accelerator")
+        return bool(accelerators) and any(each.kind in MODELS for each in given)
 
     def _name_backward(self, node: ast.Call, scope: Scope) -> str | None:
         """Return ``backward`` for that of a loss that a wrapped model of the same function gave."""

@@ -419,6 +419,11 @@ class Kinds:
             func.attr == "log_every" and node.args and index is None
         ):  # of the loggers in torchvision's references
             return list(self.find(node.args[0], scope))
+        if func.attr == "unwrap_model" and node.args and index is None:
+            owners = self.find(func.value, scope)
+            if not owners or any(each.kind != "accelerator" for each in owners):
+                return None
+            return [inner for each in self.find(node.args[0], scope) for inner in each.inner or (each,)]
         if func.attr in PREPARES and all(not isinstance(each, ast.Starred) for each in node.args):
             owners = self.find(func.value, scope)
             if not owners or any(each.kind != "accelerator" for each in owners):

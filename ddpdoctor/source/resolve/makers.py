@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import FSDP1
@@ -46,6 +47,10 @@ BASES = {
     "torch.nn.modules.Module": "model",
     "torch.nn.modules.module.Module": "model",
     "torch.nn.Sequential": "model",
+    "transformers.PreTrainedModel": "model",
+    "transformers.modeling_utils.PreTrainedModel": "model",
+    "diffusers.ModelMixin": "model",
+    "diffusers.models.modeling_utils.ModelMixin": "model",
     "torch.utils.data.Dataset": "dataset",
     "torch.utils.data.dataset.Dataset": "dataset",
     "torch.utils.data.IterableDataset": "iterable",
@@ -54,6 +59,10 @@ BASES = {
     "torch.optim.optimizer.Optimizer": "optimizer",
 }
 """Kind of a class of the files, by a base."""
+LOADS = frozenset({"from_pretrained", "from_config"})
+"""Class methods of models of transformers and diffusers that make one."""
+OF_MODELS = re.compile(r"Model|For[A-Z]|^UNet|^Autoencoder")
+"""Names of such models; configurations, tokenizers and schedulers have the same methods."""
 NOT_LAYERS = ("torch.nn.functional.", "torch.nn.utils.", "torch.nn.parallel.", "torch.nn.init.")
 DEEPEST = 8
 
@@ -66,6 +75,8 @@ def find_kind(call: ast.Call, scope: Scope, files: Files) -> str | None:
     if name is None:
         return None
     own = files.find_class(call.func, scope)
+    if own is None and isinstance(call.func, ast.Attribute) and call.func.attr in LOADS:
+        own = files.find_class(call.func.value, scope)
     return find_class_kind(own, files) if own is not None else find_kind_by_name(name)
 
 
@@ -100,9 +111,9 @@ def find_kind_by_name(name: str) -> str | None:
         return "model"
     if name.startswith("torchvision.datasets."):
         return "dataset"
-    if name.startswith("transformers.") and last in ("from_pretrained", "from_config"):
+    if name.startswith(("transformers.", "diffusers.")) and last in LOADS:
         owner = home.rpartition(".")[2]
-        return "model" if "Model" in owner or "For" in owner else None
+        return "model" if OF_MODELS.search(owner) else None
     return None
 
 
