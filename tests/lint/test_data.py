@@ -233,6 +233,14 @@ def test_samplers_of_one_helper_are_told_apart() -> None:
     assert rules_in_head(HELPER.format(told="train.sampler", mark="")) == []
 
 
+@pytest.mark.parametrize(("given", "shared"), [("", False), (", use_ddp=True", True), (", **options", True)])
+def test_loader_of_graphs_shares_out_what_it_is_told_to(given: str, shared: bool) -> None:
+    source = SCRIPT.format(loader=SHUFFLED.format("dataset"), before="pass")
+    source = f"import dgl.dataloading{source}".replace("DataLoader(", "dgl.dataloading.GraphDataLoader(")
+    source = source.replace("shuffle=True)", f"shuffle=True{given})")
+    assert rules_in_head(source) == ([] if shared else [("loader-unsharded", marked(source))])
+
+
 def test_sampler_of_batches_is_followed() -> None:
     loader = "sampler = DistributedSampler(dataset)  # HERE\nbatches = torch.utils.data.BatchSampler(sampler, 4, False)\n"
     source = SCRIPT.format(loader=f"{loader}loader = DataLoader(dataset, batch_sampler=batches)", before="{}")

@@ -7,6 +7,7 @@ import re
 
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import FSDP1
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out
 
 LOADERS = frozenset({
     "torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader",
@@ -14,6 +15,8 @@ LOADERS = frozenset({
     "torch_geometric.loader.DataLoader", "torch_geometric.data.DataLoader",
 })  # fmt: skip
 """DataLoader, and its subclasses that leave the sampler to the program."""
+OF_GRAPHS = frozenset({"dgl.dataloading.GraphDataLoader", "dgl.dataloading.dataloader.GraphDataLoader"})
+"""Loaders that share their samples out themselves where they are given ``use_ddp`` (docs.dgl.ai, GraphDataLoader)."""
 EXACT = {
     "torch.distributed.optim.ZeroRedundancyOptimizer": "optimizer",
     **dict.fromkeys(LOADERS, "loader"),
@@ -74,6 +77,8 @@ def find_kind(call: ast.Call, scope: Scope, files: Files) -> str | None:
     name = files.dotted(call.func, scope)
     if name is None:
         return None
+    if name in OF_GRAPHS:
+        return "loader" if is_spelled_out(call) and find_keyword(call, "use_ddp") is None else None
     own = files.find_class(call.func, scope)
     if own is None and isinstance(call.func, ast.Attribute) and call.func.attr in LOADS:
         own = files.find_class(call.func.value, scope)

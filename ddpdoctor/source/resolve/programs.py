@@ -192,6 +192,12 @@ class Programs:
             and (
                 isinstance(node.body[-1], (ast.Return, ast.Raise))
                 or any(inner in joins for each in node.orelse for inner in ast.walk(each))
+                or (
+                    any(
+                        isinstance(each, ast.UnaryOp) and each.operand is test for each in ast.walk(node.test)
+                    )
+                    and any(inner in joins for each in node.body for inner in ast.walk(each))
+                )
             )
             for node in own_nodes(scope.node)
         )

@@ -83,7 +83,7 @@ def _find_before(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue
         if step.name in JOINS:
             for each in waiting:
-                if _is_on_one_way(each, step) and not (trace.setup and _asks_whether(step)):
+                if _is_on_one_way(each, step) and not _asks_whether(step):
                     what = each.name.rpartition(".")[2]
                     place = RelatedPlace("noticed", step.scope.place(step.node))
                     yield SourceFact(
