@@ -420,6 +420,14 @@ RIGHT = {
             else:
                 dist.broadcast(flag, 0)
         """,
+    "ranks leave by what else is seen once the time is over": """\
+        def update(names, limit):
+            if time.time() > limit:
+                if not names:
+                    return
+                print(names)
+            dist.barrier()
+        """,
     "rank 0 leaves where there is one rank": """\
         def update(grads):
             if dist.get_rank() == 0:

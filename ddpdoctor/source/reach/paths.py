@@ -360,7 +360,7 @@ class PathReader:
         if exits[0] and exits[1]:
             return head + left, True
         self._compare(node, scope, difference, (left_all, right_all), exits)
-        if not any(exits):
+        if not any(exits) and difference.origin in ("rank", "helper"):
             self._leave_alone(node, scope, difference, (left, right), after)
         return head + find_common(left, right) + (right if exits[0] else left if exits[1] else ()), True
 
