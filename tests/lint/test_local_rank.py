@@ -105,3 +105,13 @@ def test_a_main_file_that_only_names_the_variable_belongs_to_the_program(tmp_pat
 def test_what_reads_the_variable_or_starts_the_ranks(tmp_path: Path, extra: str, found: list[bool]) -> None:
     train = f"from options import get_parser\nfrom env import parse_args{USES}{extra}"
     assert find(tmp_path, {"options.py": OPTIONS, "env.py": PARSE, "train.py": train}) == found
+
+
+@pytest.mark.parametrize(("common", "found"), [("def build():\n    pass\n", [True]), (READS, [])])
+def test_another_script_that_reads_it_helps_no_script_with_a_parser_of_its_own(
+    tmp_path: Path, common: str, found: list[bool]
+) -> None:
+    guard = "if __name__ == '__main__':\n    "
+    script = f"import common\n{OPTIONS}{guard}args = get_parser().parse_args()\n    dist.init_process_group('nccl')\n"
+    other = f"import os, common\nimport test\n{guard}rank = int(os.environ['LOCAL_RANK'])\n"
+    assert find(tmp_path, {"test.py": script, "train.py": other, "common.py": common}) == found

@@ -11,7 +11,7 @@ from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.rank_tests import VARIABLES, RankReader
-from ddpdoctor.source.resolve.walking import find_argument, find_calls, own_nodes
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, is_main_guard, own_nodes
 
 ALL_JOINS = JOINS | MESHES | {"deepspeed.init_distributed", "horovod.torch.init"}
 """Functions by which a program becomes a rank, whichever library has them."""
@@ -75,6 +75,13 @@ class Programs:
                     found |= self._below.follow(each)
             self._together[id(above)] = tuple(each for each in self._files.modules if each in found)
         return self._together[id(above)]
+
+    def of_script(self, module: Scope) -> tuple[Scope, ...]:
+        """Return what runs with a script: all that it imports; of a module without a main guard, its `members`."""
+        if not any(isinstance(each, ast.If) and is_main_guard(each.test) for each in module.node.body):
+            return self.members(module)
+        found = self._below.follow(module)
+        return tuple(each for each in self._files.modules if each in found)
 
     def is_distributed(self, module: Scope) -> bool:
         """Whether a program to which a module belongs becomes one rank of several."""

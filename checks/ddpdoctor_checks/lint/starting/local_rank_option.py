@@ -10,6 +10,7 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.traces import SPAWNS
@@ -35,8 +36,7 @@ DYNAMIC = frozenset({"importlib.import_module", "__import__", "exec", "runpy.run
 def find_local_rank_options(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield an option of argparse that has one spelling of the local rank alone (``local-rank-option``).
 
-    has, lacks: the spellings. Nothing where this file, or one that it belongs
-    to by imports, reads the environment's.
+    has, lacks: the spellings. Nothing where this file, or one that runs with it, reads the environment's.
     """
     if not any(each in line for line in module.script.lines for each in SPELLINGS):
         return
@@ -58,7 +58,7 @@ def find_local_rank_options(module: Scope, files: Files) -> Iterator[SourceFact]
         return
     ((spelling, (call, scope)),) = options.items()
     lacking = SPELLINGS[1 - SPELLINGS.index(spelling)]
-    related = files.find_related(module)
+    related = kinds_of(files).programs.of_script(module)
     yield SourceFact(
         "local-rank-option",
         scope.place(call),
@@ -94,7 +94,7 @@ def _is_used(scope: Scope, related: Collection[Scope], files: Files) -> bool:
 
 def _takes_otherwise(module: Scope, files: Files) -> bool:
     """Whether the local rank may come from elsewhere, or the option from a launcher of their own."""
-    related = files.find_related(module)
+    related = kinds_of(files).programs.of_script(module)
     texts = ["\n".join(each.script.lines) for each in related]
     if any(FROM_LAUNCHER.search(text) for text in texts) or not any(RANKS.search(text) for text in texts):
         return True
