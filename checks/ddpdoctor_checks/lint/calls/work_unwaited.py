@@ -10,6 +10,7 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import DIST, GROUP_AT
+from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope, name_calls
 from ddpdoctor.source.resolve.walking import find_keyword, is_true, own_nodes
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
@@ -48,7 +49,7 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
         at_once = _find_read_at_once(scope, works)
         for call in at_once:
             yield _note_dropped(call, scope, works)
-        if any(_synchronises(each, files) for each in files.find_related(module)):
+        if any(_synchronises(each, files) for each in kinds_of(files).programs.members(module)):
             continue
         settles = (c for c, name in name_calls(scope, files) if name in SETTLES and c not in works)
         settled = max((each.lineno for each in settles), default=0)
