@@ -25,7 +25,9 @@ LISTED = Path(__file__).resolve().parent / "upstream.json"
 WORDS = """\
 Commits that corrected a mistake of a distributed job; the whole repository is read as it was before and after, as `ddpdoctor lint .` does. *Found*: a finding of the
 code is gone with the correction. *After*: whether that file has another of the code. Rules may be
-written against those of the seen half, of which repositories are by a hash of their names. `python -m tests.mutants.upstream --store DIR --markdown docs/accuracy.md` makes this section from clones."""
+written against those of the seen half, of which repositories are by a hash of their names. *Blind*: collected from histories without knowing what `lint` can find,
+also where only a run shows the mistake; the others were searched for by words of its codes, such as `set_epoch` and `map_location`, and are easier.
+`python -m tests.mutants.upstream --store DIR --markdown docs/accuracy.md` makes this section from clones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Fix:
     code: str
     words: str
     """What was wrong."""
+    blind: bool = False
+    """Whether it was collected by reading histories, by somebody who did not know what `lint` can find."""
 
     @property
     def link(self) -> str:
@@ -122,12 +126,22 @@ def make_section(tried: Sequence[Tried]) -> str:
     rows = [f"* found before {found} of {len(tried)}; {asked} more asked by `--questions`"]
     for half in HALVES:
         part = [one for one in tried if half_of(one.fix.name) == half]
-        rows.append(f"* of the {half} half {sum(one.found for one in part)} of {len(part)}")
+        blind = [one for one in part if one.fix.blind]
+        rows.append(
+            f"* of the {half} half {sum(one.found for one in part)} of {len(part)}, of the blind ones "
+            f"{sum(one.found for one in blind)} of {len(blind)}"
+        )
     rows.append(f"* silent after {sum(one.found and not one.after for one in tried)} of these {found}")
-    table = ["| correction | code | what was wrong | before | after |", "| --- | --- | --- | --- | --- |"]
+    table = [
+        "| correction | code | what was wrong | blind | before | after |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for one in tried:
         after = ("silent" if not one.after else "fewer") if one.found else "-"
-        table.append(f"| {one.fix.link} | {one.fix.code} | {one.fix.words} | {_mark(one)} | {after} |")
+        blind = "yes" if one.fix.blind else "-"
+        table.append(
+            f"| {one.fix.link} | {one.fix.code} | {one.fix.words} | {blind} | {_mark(one)} | {after} |"
+        )
     return "\n\n".join([HEADING, WORDS, "\n".join(rows), "\n".join(table)]) + "\n"
 
 
