@@ -27,7 +27,7 @@ from ddpdoctor.source.launching.launch_files import ENDINGS as LAUNCHES
 from ddpdoctor.source.launching.launch_files import LaunchFile, is_launch_file, read_launch_file
 from ddpdoctor.source.reach.paths import PathReader
 from ddpdoctor.source.resolve.names import Files
-from ddpdoctor.source.rules import FactFinder, find_in_launch
+from ddpdoctor.source.rules import FactFinder, describe_failure, find_in_launch
 
 Row = TypeVar("Row")
 MANY_LINES = 10_000
@@ -152,13 +152,17 @@ def judge_launches(
 
 
 def _limit(part: Callable[[], tuple[Row, ...]], name: str, budget: float, cut: list[str]) -> tuple[Row, ...]:
-    """Return what a part finds; nothing where that costs more than a budget, which is noted."""
+    """Return what a part finds; nothing where that costs more than a budget, or fails, which is noted."""
     try:
         with limit_steps(budget):
             return part()
     except OverBudgetError:
         cut.append(describe_cut(name, budget))
-        return ()
+    except RecursionError:
+        raise
+    except Exception as problem:
+        cut.append(describe_failure(name, problem))
+    return ()
 
 
 def _prepare(scripts: Sequence[Script]) -> PathReader:

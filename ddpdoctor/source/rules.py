@@ -112,9 +112,14 @@ def _run(rule: LintRule, cut: list[str], *given: object) -> Iterator[SourceFact]
     except (OverBudgetError, RecursionError):
         raise
     except Exception as problem:
-        words = f"{rule.name}: {FAILED} ({type(problem).__name__}: {str(problem)[:MOST_WORDS]})"
+        words = describe_failure(rule.name, problem)
         if words not in cut:
             cut.append(words)
+
+
+def describe_failure(name: str, problem: Exception) -> str:
+    """Return the words on a part of `lint` in whose code something was raised."""
+    return f"{name}: {FAILED} ({type(problem).__name__}: {str(problem)[:MOST_WORDS]})"
 
 
 def _limit(facts: Iterable[SourceFact], name: str, budget: float, cut: list[str]) -> list[SourceFact]:

@@ -16,6 +16,7 @@ from ddpdoctor.judge import Finding, LintRule, Registry, check, lint_rule, run_c
 from ddpdoctor.plugins import CHECKS, Entry, load_plugins
 from ddpdoctor.source.files.reading import parse_script
 from ddpdoctor.source.gather import judge_scripts
+from ddpdoctor.source.reach.paths import PathReader
 from ddpdoctor.source.resolve.names import Files, Scope, name_calls
 from ddpdoctor.source.resolve.traces import Trace
 from tests.lint.judging import HEAD, RULES
@@ -91,6 +92,18 @@ def test_rule_that_fails_costs_neither_the_file_nor_the_others() -> None:
         "undeclared: failed (ValueError: barrier-made is none of all-files)",
         "failing: failed (KeyError: 'a mistake of the rule')",
     )
+
+
+def test_an_error_in_reading_the_paths_costs_neither_the_file_nor_the_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(reader: PathReader, module: Scope) -> None:
+        raise KeyError("a mistake of the reader")
+
+    monkeypatch.setattr(PathReader, "find", fail)
+    (row,) = judge_scripts([SCRIPT], [find_barriers])
+    assert [fact.rule for fact in row.facts] == ["barrier-made"]
+    assert row.skipped == ("uneven collectives: failed (KeyError: 'a mistake of the reader')",)
 
 
 @pytest.mark.parametrize(("facts", "reads"), [((), "module"), (("a",), "modules")])
