@@ -304,12 +304,13 @@ class Kinds:
             if may_be_none or may_be_else:
                 found += [
                     value
-                    for value in self._of_binding(name, each, scope, index)
+                    for value in self.of_binding(name, each, scope, index)
                     if value.kind == "unknown" or (may_be_none if value.kind == "none" else may_be_else)
                 ]
         return found or [UNKNOWN]
 
-    def _of_binding(self, name: str, binding: Binding, scope: Scope, index: Index) -> Iterable[Value]:
+    def of_binding(self, name: str, binding: Binding, scope: Scope, index: Index = None) -> Iterable[Value]:
+        """Return what one assignment to a name gives it."""
         if binding.kind == "parameter":
             return self._of_parameter(name, scope, index)
         if binding.kind == "loop":

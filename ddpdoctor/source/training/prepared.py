@@ -1,0 +1,72 @@
+"""Models that Accelerate prepares: which of them it wraps in DistributedDataParallel."""
+
+from __future__ import annotations
+
+import ast
+import re
+from weakref import WeakKeyDictionary
+
+from ddpdoctor.source.resolve.kinds import Kinds
+from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.values import Value
+from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.training.freezing import read_switch
+
+ACCELERATE = "accelerate.Accelerator"
+METHODS = frozenset({"prepare", "prepare_model"})
+OTHER_WAYS = re.compile(r"deepspeed|fsdp|fully_?shard|megatron", re.IGNORECASE)
+"""What else a launch of Accelerate can make of a model: objects that ask it for what they have not."""
+_FROZEN: WeakKeyDictionary[Kinds, frozenset[object]] = WeakKeyDictionary()
+
+
+def is_wrapped_by_accelerate(value: Value, kinds: Kinds) -> bool:
+    """Whether several ranks get a model in DistributedDataParallel: one of Accelerate's, some of which is trained.
+
+    ``prepare`` wraps no model without parameters to train, and Fabric's objects ask the model for what they have not.
+    """
+    call, scope = value.made, value.scope
+    if value.kind != "prepared model" or not isinstance(call, ast.Call) or scope is None:
+        return False
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in METHODS:
+        return False
+    owners = kinds.find(call.func.value, scope)
+    return (
+        bool(owners)
+        and all(each.name == ACCELERATE for each in owners)
+        and find_keyword(call, "evaluation_mode") is None
+        and not any({each.identity, each.owner} & (_frozen_of(kinds) - {None}) for each in _models_of(value))
+    )
+
+
+def may_be_of_others(scope: Scope, kinds: Kinds) -> bool:
+    """Whether a program speaks of DeepSpeed or of sharded models, as which it may be started instead."""
+    return kinds.programs.any_file(scope.module, _speaks_of_others)
+
+
+def _speaks_of_others(member: Scope) -> bool:
+    return any(map(OTHER_WAYS.search, member.script.lines))
+
+
+def _models_of(value: Value) -> tuple[Value, ...]:
+    return tuple(each for inner in value.inner for each in (inner, *inner.inner))
+
+
+def _frozen_of(kinds: Kinds) -> frozenset[object]:
+    """Return the models of which some statement freezes all, and the classes of which a method does."""
+    if kinds not in _FROZEN:
+        found: set[object] = set()
+        for module in kinds.files.modules:
+            if not any("requires_grad" in line for line in module.script.lines):
+                continue
+            for scope in module.walk():
+                if isinstance(scope.node, ast.ClassDef):
+                    continue
+                for statement, _ in kinds.flow(scope).statements:
+                    part, trains = read_switch(statement, scope, kinds) or (None, True)
+                    if part is None or trains:
+                        continue
+                    if isinstance(part, ast.Name) and part.id == "self":
+                        found.add(scope.find_class())
+                    found.update(each.identity for each in kinds.find(part, scope) if each.made is not None)
+        _FROZEN[kinds] = frozenset(found)
+    return _FROZEN[kinds]
