@@ -118,6 +118,8 @@ FACTS = {
     "silent-teacher-before-sync": {"NUM001"},
     "silent-teacher-before-wrap": {"NUM001"},
     "silent-unused-one-step": {"DDP001"},
+    "silent-unwrapped-discriminator": {"DDP015"},
+    "silent-unwrapped-head": {"DDP015"},
     "silent-unwrapped-thrown-away": {"DDP015"},
     "silent-unwrapped-unseeded": {"DDP015"},
     "silent-weights-loaded-after-wrap": {"NUM001"},

@@ -67,7 +67,7 @@ def find_unwrapped(files: Files) -> Iterator[SourceFact]:
             for call, home, name in kinds.programs.calls(module)
         ):
             continue
-        if reduces_by_hand(loop.scope, kinds) or _imports_managers(module, kinds, bool(thrown)):
+        if reduces_by_hand(loop.scope, kinds) or imports_managers(module, kinds, bool(thrown)):
             continue
         call, home = steps[0]
         told.add(call)
@@ -169,7 +169,7 @@ def _list_names(node: ast.AST) -> Iterator[str]:
         yield from _list_names(child)
 
 
-def _imports_managers(module: Scope, kinds: Kinds, wraps: bool) -> bool:
+def imports_managers(module: Scope, kinds: Kinds, wraps: bool) -> bool:
     """Whether a program imports what else trains over ranks; a wrapper may be imported where one is thrown away.
 
     Nor does an import of torch's wrapper count that no line uses.
