@@ -57,7 +57,9 @@ def _unsynchronised(statement: ast.With, scope: Scope, kinds: Kinds) -> tuple[Va
         for each in _contexts(item.context_expr, scope, kinds):
             func = each.func if isinstance(each, ast.Call) else each
             if isinstance(func, ast.Attribute) and func.attr == "no_sync":
-                return kinds.all_of(func.value, scope, "wrapped") or None
+                # what else it may be bears no such name, or means the same by it
+                found = kinds.find(func.value, scope)
+                return tuple(each for each in found if each.kind == "wrapped") or None
     return None
 
 
