@@ -422,9 +422,10 @@ class Kinds:
             return list(self.find(node.args[0], scope))
         if func.attr == "unwrap_model" and node.args and index is None:
             owners = self.find(func.value, scope)
-            if not owners or any(each.kind != "accelerator" for each in owners):
-                return None
-            return [inner for each in self.find(node.args[0], scope) for inner in each.inner or (each,)]
+            if owners and all(each.kind == "accelerator" for each in owners):
+                given = self.find(node.args[0], scope)
+                return [inner for each in given for inner in (_inside(each) or (each,))]
+            return None
         if func.attr in PREPARES and all(not isinstance(each, ast.Starred) for each in node.args):
             owners = self.find(func.value, scope)
             if not owners or any(each.kind != "accelerator" for each in owners):
@@ -476,6 +477,11 @@ class Kinds:
             heads.update(dict.fromkeys(taken))
         found = [value for head in heads for value in self.find(head, function)]
         return found if all(each.kind == "loader" for each in found) else [UNKNOWN]
+
+
+def _inside(value: Value) -> tuple[Value, ...]:
+    """Return the models in what Accelerate prepared, or in a wrapper; nothing for others."""
+    return value.inner if value.kind in ("wrapped", "prepared model") else ()
 
 
 _KINDS: WeakKeyDictionary[Files, Kinds] = WeakKeyDictionary()

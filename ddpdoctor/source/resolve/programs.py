@@ -168,6 +168,8 @@ class Programs:
                 return decided
             return None if None in sides else not decided
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            if self._compares_class(test, scope):
+                return isinstance(test.ops[0], (ast.Eq, ast.Is))
             side = self._compare(test.left, test.ops[0], test.comparators[0], scope)
             return None if side and self._leaves_early(test, scope) else side
         if isinstance(test, ast.Call) and self._asks_for_wrapper(test, scope):
@@ -231,6 +233,17 @@ class Programs:
         classes = second.elts if isinstance(second, ast.Tuple) else [second]
         return test.func.id == "isinstance" and any(
             self._files.dotted(each, scope) in WRAPPERS for each in classes
+        )
+
+    def _compares_class(self, test: ast.Compare, scope: Scope) -> bool:
+        """Whether it is ``type(model) == DistributedDataParallel``, or not that."""
+        left = test.left
+        return (
+            isinstance(left, ast.Call)
+            and isinstance(left.func, ast.Name)
+            and left.func.id == "type"
+            and isinstance(test.ops[0], (ast.Eq, ast.NotEq, ast.Is, ast.IsNot))
+            and self._files.dotted(test.comparators[0], scope) in WRAPPERS
         )
 
     def _compare(self, left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope) -> bool | None:

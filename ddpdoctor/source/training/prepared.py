@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword
 from ddpdoctor.source.training.freezing import read_switch
+from ddpdoctor.source.training.wraps import Wrap
 
 ACCELERATE = "accelerate.Accelerator"
+ACCELERATES = "ccelerat"
+"""Part of each line that names the package, or its class."""
 METHODS = frozenset({"prepare", "prepare_model"})
 OTHER_WAYS = re.compile(r"deepspeed|fsdp|fully_?shard|megatron", re.IGNORECASE)
 """What else a launch of Accelerate can make of a model: objects that ask it for what they have not."""
+_PREPARES: WeakKeyDictionary[Kinds, list[Wrap]] = WeakKeyDictionary()
 _FROZEN: WeakKeyDictionary[Kinds, frozenset[object]] = WeakKeyDictionary()
 
 
@@ -36,6 +41,28 @@ def is_wrapped_by_accelerate(value: Value, kinds: Kinds) -> bool:
         and find_keyword(call, "evaluation_mode") is None
         and not any({each.identity, each.owner} & (_frozen_of(kinds) - {None}) for each in _models_of(value))
     )
+
+
+def prepares_of(kinds: Kinds) -> list[Wrap]:
+    """Return the calls of Accelerate in all files that wrap a model, as those of DistributedDataParallel."""
+    if kinds not in _PREPARES:
+        _PREPARES[kinds] = [
+            Wrap(value, scope)
+            for module in kinds.files.modules
+            if any(ACCELERATES in line for line in module.script.lines)
+            for scope in module.walk()
+            for call in find_calls(scope)
+            if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS
+            for value in _list_prepared(call, scope, kinds)
+            if is_wrapped_by_accelerate(value, kinds)
+        ]
+    return _PREPARES[kinds]
+
+
+def _list_prepared(call: ast.Call, scope: Scope, kinds: Kinds) -> Iterator[Value]:
+    """Yield what a call gives back for each of the objects that it is given."""
+    for place in range(len(call.args)):
+        yield from kinds.find(call, scope, None if len(call.args) == 1 else place)
 
 
 def may_be_of_others(scope: Scope, kinds: Kinds) -> bool:

@@ -14,7 +14,12 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import TRIES, find_argument, find_calls, own_nodes
-from ddpdoctor.source.training.prepared import METHODS, is_wrapped_by_accelerate, may_be_of_others
+from ddpdoctor.source.training.prepared import (
+    ACCELERATES,
+    METHODS,
+    is_wrapped_by_accelerate,
+    may_be_of_others,
+)
 from ddpdoctor.source.training.wrapper_ways import ASKS, find_some_way, may_come_before
 from ddpdoctor.source.training.wraps import is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
@@ -35,7 +40,6 @@ OF_WRAPPER = frozenset("""
 WRAPPED = ("wrapped", "prepared model")
 WRAPPER = "DistributedDataParallel"
 """Whatever it is imported as, some line says so."""
-ACCELERATES = "ccelerat"
 STEPS = 2
 """Calls over which the names of wrappers are followed from where they are bound."""
 

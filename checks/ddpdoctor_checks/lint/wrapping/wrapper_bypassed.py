@@ -10,8 +10,9 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.walking import find_calls, names_in
+from ddpdoctor.source.resolve.walking import find_calls, name_last, names_in
 from ddpdoctor.source.training.graphs import Slice, loss_of, slice_of
+from ddpdoctor.source.training.prepared import may_be_of_others, prepares_of
 from ddpdoctor.source.training.train_loops import HOLDERS, find_backwards, is_backward
 from ddpdoctor.source.training.wraps import goes_through_module, is_certain, reduces_by_hand, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
@@ -28,7 +29,8 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
     """Yield where a loss is made by the model inside of a wrapper, and the wrapper has no part in it (``bypassed``).
 
     way: ``module`` (through ``.module``), ``bare`` (through the variable that was wrapped), or ``loop`` (through
-    ``.module``, in a loop that never calls the wrapper).
+    ``.module``, in a loop that never calls the wrapper); of what Accelerate prepared ``unwrapped`` or ``given``
+    (through a variable that holds the model without a wrapper).
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
@@ -50,7 +52,10 @@ def find_bypassed(files: Files) -> Iterator[SourceFact]:
                 told.add(inner)
                 noticed = RelatedPlace("noticed", scope.place(call))
                 place = home.place(inner)
-                certain = is_certain(inner, home, kinds) and is_certain(call, scope, kinds)
+                prepared = way in ("unwrapped", "given")
+                if prepared and may_be_of_others(home, kinds):
+                    continue
+                certain = not prepared and is_certain(inner, home, kinds) and is_certain(call, scope, kinds)
                 yield SourceFact("bypassed", place, (noticed,), {"way": way}, certain=certain)
     yield from find_in_loops(kinds, told)
 
@@ -102,7 +107,7 @@ def _find_wrapped(behind: Slice, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope
     """Yield where a wrapped model is called behind a loss, or may be: given to what is not among the files."""
     for call, scope in behind.calls:
         used: list[ast.expr] = [call.func] if isinstance(call.func, HOLDERS) else []
-        if kinds.files.function(call.func, scope) is None:
+        if kinds.files.function(call.func, scope) is None and name_last(call.func) != "unwrap_model":
             used += [*call.args, *(each.value for each in call.keywords)]
         if any(v.kind in ("wrapped", "prepared model") for each in used for v in kinds.find(each, scope)):
             yield call, scope
@@ -117,7 +122,7 @@ def _find_way(call: ast.Call, scope: Scope, kinds: Kinds) -> str | None:
         models = kinds.all_of(call.func.value, scope, "model")
     wraps = [
         wrap
-        for wrap in wraps_of(kinds)
+        for wrap in (*wraps_of(kinds), *prepares_of(kinds))
         if any(model.may_be(each) for model in models for each in wrap.value.inner)
         and all(each.kind == "model" for each in wrap.value.inner)
     ]
@@ -127,6 +132,12 @@ def _find_way(call: ast.Call, scope: Scope, kinds: Kinds) -> str | None:
         w.before(call, scope, kinds) for w in wraps
     ):
         return None
+    if any(each.value.kind != "wrapped" for each in wraps):
+        return (
+            "unwrapped"
+            if any(name in ("module", "unwrap_model") for name in names_in(call.func))
+            else "given"
+        )
     return "module" if any(name in ("module", "unwrap") for name in names_in(call.func)) else "bare"
 
 
@@ -136,6 +147,8 @@ def tell_bypassed(evidence: Evidence) -> Iterable[Finding]:
     ways = {
         "loop": "The model is called through .module",
         "module": "The model is called through .module",
+        "unwrapped": "What Accelerate prepared is unwrapped and called",
+        "given": "The model is called, and not what Accelerate made of it,",
         "bare": "The model is called, and not the DistributedDataParallel that wraps it,",
     }
     for fact in facts_of(evidence, "bypassed"):
