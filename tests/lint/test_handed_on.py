@@ -264,7 +264,7 @@ OPENED = "for name in names:\n        getattr(ddp.module, name).requires_grad_(T
         (None, {"early": "net.head = torch.nn.Linear(2, 5)"}),
         (None, {"then": "other = build()[0]\n    other.eval()\n    other(x)"}),
         (None, {"frozen": "net.body.requires_grad_(False)", "then": "ddp.module.head.requires_grad_(True)"}),
-        (None, {"then": "net.body.requires_grad_(False)"}),
+        ("DDP006", {"then": "net.body.requires_grad_(False)"}),
         (None, {"late": "net = Net()", "model": "ddp"}),
     ],
 )

@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.files.budget import spend
+from ddpdoctor.source.resolve.flow import Flow, Spot
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_argument, names_in
+from ddpdoctor.source.resolve.walking import find_argument, find_keyword, is_spelled_out, names_in
 from ddpdoctor.source.training.freezing import freezes, read_switch
 from ddpdoctor.source.training.train_loops import HOLDERS, TrainingLoop, training_loops
 from ddpdoctor.source.training.wraps import DEEPEST, Wrap, goes_through_module, is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
+_FREED: WeakKeyDictionary[Kinds, tuple[tuple[str, ...], ...]] = WeakKeyDictionary()
 WITHOUT = re.compile(
     r"(Dropout|AlphaDropout|FeatureAlphaDropout|Identity$|ReLU|LeakyReLU|ELU|SELU|CELU|GELU|SiLU|Mish|Sigmoid|Tanh|Softmax"
     r"|LogSoftmax|Softplus|Hard|Flatten|Unflatten|Upsample|(Adaptive)?(Max|Avg)Pool|ZeroPad|ReflectionPad|.*Loss$)"
@@ -30,7 +33,7 @@ WITHOUT = re.compile(
 def find_changed(files: Files) -> Iterator[SourceFact]:
     """Yield changes of parameters between the wrap and the training (``changed-after-wrap``).
 
-    way: ``replaced``, ``unfrozen`` or ``moved``. what: the text of what is changed.
+    way: ``replaced``, ``unfrozen``, ``frozen`` or ``moved``. what: the text of what is changed.
     """
     kinds = kinds_of(files)
     wraps = wraps_of(kinds)
@@ -137,7 +140,7 @@ def _comes_later(loop: TrainingLoop, node: ast.AST, scope: Scope, kinds: Kinds, 
     if loop.scope is scope:
         other = flow.spot(loop.node)
         inside = any(each is node for each in ast.walk(loop.node))
-        return inside or (other is not None and own.number < other.number)
+        return inside or (other is not None and own.number < other.number and not _is_left(own, other, flow))
     spots = [flow.spot(call) for call, home in kinds.callers(loop.scope) if home is scope]
     if spots:
         return any(spot is not None and own.number < spot.number for spot in spots)
@@ -148,11 +151,23 @@ def _comes_later(loop: TrainingLoop, node: ast.AST, scope: Scope, kinds: Kinds, 
     )
 
 
+def _is_left(own: Spot, other: Spot, flow: Flow) -> bool:
+    """Whether a side of a test on which a statement stands ends by leaving the function, before another place."""
+    sides = dict(block for block in own.blocks if block not in other.blocks)
+    bodies = [
+        each.body if sides[spot.number] == "body" else each.orelse
+        for each, spot in flow.statements
+        if isinstance(each, ast.If) and spot.number in sides
+    ]
+    return any(body and isinstance(body[-1], (ast.Return, ast.Raise)) for body in bodies)
+
+
 def _read_change(statement: ast.stmt, scope: Scope, wrap: Wrap, kinds: Kinds) -> tuple[str, str] | None:
     switch = read_switch(statement, scope, kinds)
     if switch is not None:
-        freed = switch[1] and _was_frozen(switch[0], scope, wrap, kinds)
-        return ("unfrozen", ast.unparse(switch[0])) if freed else None
+        way = "unfrozen" if switch[1] else "frozen"
+        changes = _was_frozen if switch[1] else _is_awaited
+        return (way, ast.unparse(switch[0])) if changes(switch[0], scope, wrap, kinds) else None
     if isinstance(statement, ast.Assign):
         for target in statement.targets:
             if not isinstance(target, ast.Attribute):
@@ -317,6 +332,59 @@ def _was_frozen(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     return _was_frozen_at(_root(node)[1], wrap, kinds)
 
 
+def _is_awaited(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
+    """Whether the wrapper waits for the gradients of a part that is frozen: it was trained, and is for good no longer.
+
+    A wrapper that looks for unused parameters does not, and parts that take turns, as those of a GAN do, are others.
+    """
+    path = _root(node)[1]
+    settings = [find_keyword(wrap.value.call, name) for name in ("find_unused_parameters", "static_graph")]
+    if not path or any(each is not None and not _is_false(each) for each in settings):
+        return False
+    if not is_spelled_out(wrap.value.call) or _was_frozen(node, scope, wrap, kinds):
+        return False
+    return _belongs(node, scope, wrap, kinds) and not any(
+        set(path) & set(other) or not other for other in _list_freed(kinds)
+    )
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not node.value
+
+
+def _list_freed(kinds: Kinds) -> tuple[tuple[str, ...], ...]:
+    """Return the paths of the parts that any statement trains, by itself or by a value that is not known."""
+    if kinds not in _FREED:
+        found: dict[tuple[str, ...], None] = {}
+        for module in kinds.files.modules:
+            if not any("requires_grad" in line for line in module.script.lines):
+                continue
+            for scope in module.walk():
+                for statement, _ in kinds.flow(scope).statements:
+                    switch = read_switch(statement, scope, kinds)
+                    if switch is not None and switch[1]:
+                        found[_root(switch[0])[1]] = None
+                    elif switch is None and _switches_unread(statement):
+                        found[()] = None
+        _FREED[kinds] = tuple(found)
+    return _FREED[kinds]
+
+
+def _switches_unread(statement: ast.stmt) -> bool:
+    """Whether a statement sets the switch of parameters to what is no constant."""
+    if isinstance(statement, ast.Assign):
+        return any(
+            isinstance(each, ast.Attribute) and each.attr == "requires_grad" for each in statement.targets
+        ) and not _is_false(statement.value)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "requires_grad_"
+        and not freezes(call)
+    )
+
+
 def _was_frozen_at(path: tuple[str, ...], wrap: Wrap, kinds: Kinds) -> bool:
     """Whether a part of the model was frozen before the wrap: in the function that wraps, or by one that calls that."""
     if _is_made_frozen(path, wrap, kinds):
@@ -378,12 +446,17 @@ def tell_changed(evidence: Evidence) -> Iterable[Finding]:
         words = {
             "replaced": f"gives {what} new parameters",
             "unfrozen": f"unfreezes {what}",
+            "frozen": f"freezes {what}",
             "moved": f"changes the dtype of the parameters of {what}",
         }
+        follows = (
+            "it waits for their gradients, and its next forward pass but one raises RuntimeError."
+            if way == "frozen"
+            else "it does not reduce their gradients."
+        )
         yield tell_fact(
             fact,
-            f"{name_line(fact.place)} {words[way]} after DistributedDataParallel was created at {wrap}: it "
-            "does not reduce their gradients.",
+            f"{name_line(fact.place)} {words[way]} after DistributedDataParallel was created at {wrap}: {follows}",
             Fix(
                 "change the model first and wrap it last",
                 code=f"{fact.place.text}\n{fact.related[0].place.text}",
