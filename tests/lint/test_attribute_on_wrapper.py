@@ -148,6 +148,29 @@ def test_what_accelerate_does_not_wrap_or_was_unwrapped_is_right(before: str, us
     assert lint(PREPARED.format(before=before, use=use)) == []
 
 
+@pytest.mark.wrong
+def test_attribute_of_a_diffusion_model_that_accelerate_prepared() -> None:
+    program = """
+from accelerate import Accelerator
+from diffusers import DDPMScheduler, UNet2DConditionModel
+
+def main(path, batches):
+    accelerator = Accelerator()
+    unet = UNet2DConditionModel.from_pretrained(path, subfolder="unet")
+    schedule = DDPMScheduler.from_pretrained(path, subfolder="scheduler")
+    optimizer = torch.optim.AdamW(unet.parameters())
+    unet, optimizer = accelerator.prepare(unet, optimizer)
+    for x in batches:
+        channels = unet.config.in_channels  # here
+        steps = schedule.config.num_train_timesteps
+        accelerator.backward(unet(x, steps, channels).sample.mean())
+        optimizer.step()
+
+main(sys.argv[1], load())
+"""
+    assert_found(program, "DDP014", "warning")
+
+
 @pytest.mark.right
 def test_models_of_fabric_hand_requests_on() -> None:
     program = PREPARED.replace("from accelerate import Accelerator", "from lightning import Fabric")
