@@ -32,7 +32,11 @@ def code(body: str, before: str = "total = torch.zeros(1)", after: str = "print(
         code(f"{ADDS}dist.all_reduce(total, op=dist.ReduceOp.SUM)  # here"),
         code(f"{ADDS}with torch.no_grad():\n        {SUMS}  # here"),
         code(f"if right > 0:\n        {ADDS}{SUMS}  # here"),
-        code("meter.total += right\n    dist.all_reduce(meter.total)  # here", before="meter = Meter()"),
+        code(
+            "meter.total += right\n    dist.all_reduce(meter.total)  # here",
+            before="meter = Meter()",
+            after="print(meter.total)",
+        ),
     ],
 )
 def test_total_is_summed_again(text: str) -> None:
@@ -46,6 +50,7 @@ def test_total_is_summed_again(text: str) -> None:
     "text",
     [
         code(ADDS, after=SUMS),
+        code(f"{ADDS}{SUMS}", after="pass"),
         code(f"dist.all_reduce(right)\n    {ADDS}"),
         code(f"total = torch.zeros(1)\n    {ADDS}{SUMS}"),
         code(f"{ADDS}{SUMS}\n    total.zero_()"),

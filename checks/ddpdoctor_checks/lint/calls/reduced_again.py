@@ -22,7 +22,7 @@ def find_reduced_again(module: Scope, files: Files) -> Iterator[SourceFact]:
     """Yield sums over ranks of what a loop adds up, made in each round of it (``reduced-again``).
 
     What the other ranks had is in the total already, and is added once more with each round. name: the total. Nothing
-    where the loop sets it anew, or divides it. The line that adds to it is beside.
+    where the loop sets it anew, or divides it, or the function does not use it. The line that adds to it is beside.
     """
     for scope in module.walk():
         for loop in own_nodes(scope.node):
@@ -44,7 +44,9 @@ def _find_in(loop: ast.For | ast.While, scope: Scope, files: Files) -> Iterator[
         if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add):
             continue
         name = ast.unparse(node.target)
-        if name in summed and name not in anew and name.split(".")[0] not in anew:
+        if name not in summed or name in anew or name.split(".")[0] in anew:
+            continue
+        if _is_read(name, {id(each) for each in ast.walk(summed[name])}, scope):
             beside = (RelatedPlace("noticed", scope.place(node)),)
             yield SourceFact(
                 "reduced-again", scope.place(summed.pop(name)), beside, {"name": name}, certain=True
@@ -66,6 +68,17 @@ def _is_sum(call: ast.Call) -> bool:
         return False
     operation = find_keyword(call, "op", 1)
     return operation is None or name_last(operation) == "SUM"
+
+
+def _is_read(name: str, apart: set[int], scope: Scope) -> bool:
+    """Whether a function uses a total, other than to add to it and to sum it."""
+    return any(
+        isinstance(each, (ast.Name, ast.Attribute))
+        and isinstance(each.ctx, ast.Load)
+        and id(each) not in apart
+        and ast.unparse(each) == name
+        for each in own_nodes(scope.node)
+    )
 
 
 def _list_set(node: ast.AST) -> Iterator[str]:
