@@ -138,9 +138,9 @@ def make_section(tried: Sequence[Tried]) -> str:
     ]
     for one in tried:
         after = ("silent" if not one.after else "fewer") if one.found else "-"
-        blind = "yes" if one.fix.blind else "-"
+        how = "yes" if one.fix.blind else "-"
         table.append(
-            f"| {one.fix.link} | {one.fix.code} | {one.fix.words} | {blind} | {_mark(one)} | {after} |"
+            f"| {one.fix.link} | {one.fix.code} | {one.fix.words} | {how} | {_mark(one)} | {after} |"
         )
     return "\n\n".join([HEADING, WORDS, "\n".join(rows), "\n".join(table)]) + "\n"
 
