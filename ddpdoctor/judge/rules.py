@@ -26,6 +26,8 @@ class LintRule:
     setups: bool = False
     """Whether a rule that reads ``program`` is also given what each function does that makes the process group by
     itself, from its own first line on (`Trace.setup`): libraries have functions that no file that is read calls."""
+    classes: bool = False
+    """Whether it is also given what the objects of each class do that make ranks (`Trace.owner`)."""
 
     @property
     def name(self) -> str:
@@ -33,17 +35,20 @@ class LintRule:
         return self.detect.__name__.removeprefix("find_").replace("_", " ")
 
 
-def lint_rule(*facts: str, reads: str, setups: bool = False) -> Callable[[Detector], LintRule]:
+def lint_rule(
+    *facts: str, reads: str, setups: bool = False, classes: bool = False
+) -> Callable[[Detector], LintRule]:
     """Declare a function that reads source as a rule of `lint`.
 
     Args:
         facts: see `LintRule.facts`.
         reads: see `LintRule.reads`.
         setups: see `LintRule.setups`.
+        classes: see `LintRule.classes`.
 
     Raises:
         ValueError: it sees nothing, or reads what there is not.
     """
     if not facts or reads not in READS:
         raise ValueError(f"a rule sees at least one thing and reads one of {', '.join(READS)}")
-    return lambda detect: LintRule(facts, reads, detect, setups)
+    return lambda detect: LintRule(facts, reads, detect, setups, classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
+from typing import TypeVar
 
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge.rules import LintRule
@@ -11,8 +12,9 @@ from ddpdoctor.source.files.budget import OverBudgetError, describe_cut, limit_s
 from ddpdoctor.source.files.reading import TOO_DEEP, Script
 from ddpdoctor.source.launching.launch_files import LaunchFile
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.traces import trace_programs, trace_setups
+from ddpdoctor.source.resolve.traces import Trace, trace_classes, trace_programs, trace_setups
 
+Row = TypeVar("Row")
 FAILED = "failed"
 """Said of a rule in whose code something was raised."""
 MOST_WORDS = 120
@@ -62,24 +64,30 @@ class FactFinder:
         found: list[SourceFact] = []
         for rule in self._of_modules:
             found += _limit(_run(rule, cut, module, self._files), rule.name, budget, cut)
-        found += _limit(self._judge_programs(module, cut), "programs", budget, cut)
+        traces = _limit(self._trace(module), "programs", budget, cut)
+        for rule in self._of_programs:
+            found += _limit(self._judge_programs(rule, traces, cut), rule.name, budget, cut)
         found += [fact for fact in self._whole if fact.place.file == module.script.name]
         return tuple(
             sorted(found, key=lambda each: (each.place.cell or 0, each.place.line, each.place.column))
         )
 
-    def _judge_programs(self, module: Scope, cut: list[str]) -> Iterator[SourceFact]:
-        """Yield what the rules of programs see, of each program each line once."""
-        programs = trace_programs(module, self._files)
-        for trace in (*programs, *trace_setups(module, self._files)):
+    def _trace(self, module: Scope) -> Iterator[Trace]:
+        for trace in (trace_programs, trace_setups, trace_classes):
+            yield from trace(module, self._files)
+
+    def _judge_programs(
+        self, rule: LintRule, traces: Sequence[Trace], cut: list[str]
+    ) -> Iterator[SourceFact]:
+        """Yield what a rule of programs sees, of each program each line once."""
+        for trace in traces:
+            if (trace.setup and not rule.setups) or (trace.owner is not None and not rule.classes):
+                continue
             known = set()
-            for rule in self._of_programs:
-                if trace.setup and not rule.setups:
-                    continue
-                for fact in _run(rule, cut, trace, self._files):
-                    if (fact.rule, fact.place) not in known:
-                        known.add((fact.rule, fact.place))
-                        yield fact
+            for fact in _run(rule, cut, trace, self._files):
+                if (fact.rule, fact.place) not in known:
+                    known.add((fact.rule, fact.place))
+                    yield fact
 
 
 def find_in_launch(
@@ -122,12 +130,12 @@ def describe_failure(name: str, problem: Exception) -> str:
     return f"{name}: {FAILED} ({type(problem).__name__}: {str(problem)[:MOST_WORDS]})"
 
 
-def _limit(facts: Iterable[SourceFact], name: str, budget: float, cut: list[str]) -> list[SourceFact]:
-    """Return what is seen before a budget is spent."""
-    found: list[SourceFact] = []
+def _limit(rows: Iterable[Row], name: str, budget: float, cut: list[str]) -> list[Row]:
+    """Return what is found before a budget is spent."""
+    found: list[Row] = []
     try:
         with limit_steps(budget):
-            found.extend(facts)
+            found.extend(rows)
     except OverBudgetError:
         cut.append(describe_cut(name, budget))
     return found

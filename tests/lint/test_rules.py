@@ -14,6 +14,7 @@ from ddpdoctor.evidence.facts import Launch
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, LintRule, Registry, check, lint_rule, run_checks
 from ddpdoctor.plugins import CHECKS, Entry, load_plugins
+from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.files.reading import parse_script
 from ddpdoctor.source.gather import judge_scripts
 from ddpdoctor.source.reach.paths import PathReader
@@ -54,6 +55,18 @@ def find_failing(trace: Trace, files: Files) -> Iterator[SourceFact]:
 def find_undeclared(files: Files) -> Iterator[SourceFact]:
     for module in files.modules:
         yield SourceFact("barrier-made", module.place(module.node.body[0]))
+
+
+@lint_rule("never", reads="program")
+def find_forever(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    while trace.steps:
+        spend()
+    yield SourceFact("never", trace.start.place(trace.start.node))
+
+
+@lint_rule("last-step", reads="program")
+def find_last(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    yield SourceFact("last-step", trace.steps[-1].scope.place(trace.steps[-1].node))
 
 
 def register(registry: Registry) -> None:
@@ -104,6 +117,12 @@ def test_an_error_in_reading_the_paths_costs_neither_the_file_nor_the_rules(
     (row,) = judge_scripts([SCRIPT], [find_barriers])
     assert [fact.rule for fact in row.facts] == ["barrier-made"]
     assert row.skipped == ("uneven collectives: failed (KeyError: 'a mistake of the reader')",)
+
+
+def test_rule_that_costs_too_much_costs_the_others_nothing() -> None:
+    (row,) = judge_scripts([SCRIPT], [find_forever, find_last])
+    assert [fact.rule for fact in row.facts] == ["last-step"]
+    assert [words.split(":")[0] for words in row.skipped] == ["forever"]
 
 
 @pytest.mark.parametrize(("facts", "reads"), [((), "module"), (("a",), "modules")])

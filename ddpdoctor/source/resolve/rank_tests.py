@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ddpdoctor.source.resolve.known import SIZES
+from ddpdoctor.source.resolve.local_ranks import is_local_rank
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.properties import find_property
 from ddpdoctor.source.resolve.texts import read_number, read_text
@@ -54,6 +55,8 @@ class Difference:
     """Whether the test asks it as the key has it, or the opposite."""
     certain: bool = True
     """Whether nothing else decides as well."""
+    local: bool = False
+    """Whether the rank in the node is asked for: each node has one that is 0."""
 
     def negate(self) -> Difference:
         """Return the difference of the opposite test."""
@@ -164,7 +167,8 @@ class RankReader:
             left, right = right, left
             rank = self.rank(left, scope, depth)
         if rank is not None:
-            return self._compare_rank(rank, left, operator, right, scope)
+            found = self._compare_rank(rank, left, operator, right, scope)
+            return replace(found, local=is_local_rank(left, scope, self.files)) if found else None
         for origin, names in (("clock", CLOCKS), ("host", HOSTS)):
             if any(self._mentions(each, names, scope) for each in (left, right)):
                 return Difference(origin, True, ast.dump(test), certain=False)
@@ -272,7 +276,7 @@ class RankReader:
         if last in FIRST and (
             found is None or all(v is UNKNOWN or isinstance(v, ast.Call) for v in found[1])
         ):
-            return Difference(HELPER, False, ZERO)
+            return Difference(HELPER, False, ZERO, local="local" in last)
         rank = self.rank(node, scope, depth)
         return Difference("rank", True, ZERO, positive=False) if rank else None
 
@@ -331,7 +335,7 @@ class RankReader:
             return Difference("rank", True, ZERO, positive=False) if self.rank(call, scope, depth) else None
         last = self._last(call, scope)
         if last in FIRST:
-            return Difference(HELPER, False, ZERO)
+            return Difference(HELPER, False, ZERO, local="local" in last)
         if self._is_text(call, scope):
             return None
         return Difference("rank", True, ZERO, positive=False) if self.rank(call, scope, depth) else None

@@ -32,13 +32,15 @@ DEEPEST_CALLS = 12
 DEEPEST_SETUP = 2
 """Functions that are followed into one another from one that makes the group: it is short, or has a whole program
 behind it that is judged anyway."""
+DEEPEST_METHODS = 3
+"""The same from a method of a class whose objects make ranks."""
 OTHER_JOINS = MESHES | {"accelerate.Accelerator", "deepspeed.init_distributed"}
 SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes",
                     "torch.multiprocessing.spawn.spawn"})  # fmt: skip
 RUNNERS = frozenset({"fire.Fire", "absl.app.run", "tyro.cli", "typer.run", "jsonargparse.CLI"})
 """Functions that call the function which they are given."""
 ABOUT = re.compile(
-    r"__main__|multiprocessing|torch\.distributed|import distributed|DistributedDataParallel|[Aa]ccelerat"
+    r"__main__|multiprocessing|torch\.distributed|import distributed|DistributedDataParallel|[Aa]ccelerat|deepspeed"
 )
 """What a module mentions that starts a program of ranks, here or in the files that it imports."""
 DOUBTS = frozenset({"if", "else", "unless", "case", "try", "except"})
@@ -112,6 +114,8 @@ class Trace:
     """Whether it is a rank: makes the process group, a collective, a wrapped model or an Accelerator."""
     setup: bool = False
     """Whether it is no program but a function that makes the process group: what ran before is not known."""
+    owner: Scope | None = None
+    """The class whose methods it is, as anybody may call them: first what makes an object, then each in turn."""
     alone: bool = False
     """Whether its process group is made for one rank, or it is one by its number: the others run another script."""
     ways: object = None
@@ -125,11 +129,10 @@ class Trace:
 
 def trace_programs(module: Scope, files: Files) -> tuple[Trace, ...]:
     """Return the programs that begin in a module: itself from its first line on, and what is spawned of it."""
-    if not ABOUT.search("\n".join(module.script.lines)):
-        return ()
+    begins = ABOUT.search("\n".join(module.script.lines)) is not None
     traces = []
     for scope in module.walk():
-        if scope is module or scope.spawned:
+        if (scope is module and begins) or scope.spawned:
             trace = Trace(scope)
             walker = _Walker(files, trace)
             walker.block(scope.node.body, scope, _Way())
@@ -157,6 +160,44 @@ def trace_setups(module: Scope, files: Files) -> tuple[Trace, ...]:
             _Walker(files, trace, DEEPEST_SETUP).block(scope.node.body, scope, _Way())
             traces.append(trace)
     return tuple(traces)
+
+
+def trace_classes(module: Scope, files: Files) -> tuple[Trace, ...]:
+    """Return what the objects of a module's classes do that make ranks of the processes in which they are made.
+
+    Libraries have them for scripts that are not read: a trainer that makes an Accelerator, or wraps its model. Methods
+    that others of the class call are told where these do.
+    """
+    if not ABOUT.search("\n".join(module.script.lines)):
+        return ()
+    traces = []
+    for scope in module.walk():
+        if not isinstance(scope.node, ast.ClassDef) or "test" in (scope.name or "").lower():
+            continue
+        methods = scope.functions.values()
+        if any(_makes_rank(call, each, files) for each in methods for call in find_calls(each)):
+            trace = Trace(scope, joins=True, owner=scope)
+            walker = _Walker(files, trace, DEEPEST_METHODS)
+            for each in _list_entries(scope, files):
+                walker.enter(each)
+            traces.append(trace)
+    return tuple(traces)
+
+
+def _makes_rank(call: ast.Call, scope: Scope, files: Files) -> bool:
+    name = files.dotted(call.func, scope)
+    return name in JOINS or name in OTHER_JOINS or is_wrapper(call, scope, files)
+
+
+def _list_entries(owner: Scope, files: Files) -> Iterator[Scope]:
+    """Yield the methods of a class by which others come in, ``__init__`` first."""
+    start = files.objects.method(owner, "__init__")
+    if start is not None:
+        yield start
+    for each in owner.functions.values():
+        callers = kinds_of(files).callers(each)
+        if each is not start and all(home.find_class() is None for _, home in callers):
+            yield each
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +244,12 @@ class _Walker:
                 return
             self._statement(statement, scope, way)
             way = self._go_on(way, *self._list_exits(statement, scope))
+
+    def enter(self, method: Scope) -> None:
+        """Write the steps of a method, whoever calls it."""
+        decorators = getattr(method.node, "decorator_list", ())
+        way = self._go_on(_Way(), *(Guard("decorator", each, method.outer or method) for each in decorators))
+        self.block(method.node.body, method, way)
 
     def _go_on(self, way: _Way, *guards: Guard) -> _Way:
         """Return the way behind further guards."""

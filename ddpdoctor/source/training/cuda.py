@@ -33,6 +33,10 @@ def uses_gpu(trace: Trace, files: Files) -> bool:
             text = fold(backend, step.scope, files)
             if backend is None or "nccl" in (text or ""):
                 return True
+        if step.call is not None and step.name == "accelerate.Accelerator":
+            cpu = find_keyword(step.call, "cpu")
+            if cpu is None or (isinstance(cpu, ast.Constant) and not cpu.value):
+                return True  # it takes the GPU of each rank by itself
         if starts_cuda(step, files):
             return True
     return False

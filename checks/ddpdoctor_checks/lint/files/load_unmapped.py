@@ -11,6 +11,7 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.rank_tests import RANKS
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true, name_last
 from ddpdoctor.source.sameness.apart import ways_of
@@ -19,14 +20,16 @@ from ddpdoctor.source.training.restores import is_of_program, is_restored
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 
-PUBLISHED = re.compile("pretrain|backbone|imagenet|pytorch_model|huggingface|consolidat", re.IGNORECASE)
+PUBLISHED = re.compile(
+    "pretrain|backbone|imagenet|pytorch_model|huggingface|consolidat|name_or_path", re.IGNORECASE
+)
 """Checkpoints that others have published, or that are put together of shards, whose tensors mostly are on the CPU:
 their path says so, or a test before."""
 CHOSEN = 3
 """Variables that are followed into one another from a path."""
 
 
-@lint_rule("load-unmapped", "load-doubted", reads="program")
+@lint_rule("load-unmapped", "load-doubted", reads="program", classes=True)
 def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield where each rank loads a checkpoint onto the device from which it was saved (``load-unmapped``).
 
@@ -59,7 +62,7 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         own = is_of_program(call, step.scope, kinds)
         restored = own or is_restored(call, step.scope, kinds)
         published = not own and PUBLISHED.search(words)
-        sure = restored and not published and not from_cpu
+        sure = restored and not published and not from_cpu and (own or trace.owner is None)
         if restored or not published:
             yield ways.tell("load-unmapped" if sure else "load-doubted", step, own="yes" if own else "")
 
@@ -77,7 +80,8 @@ def _follow(path: ast.expr, scope: Scope, depth: int = 0) -> Iterator[ast.AST]:
 
 def _is_of_rank(node: ast.AST) -> bool:
     """Whether it is a rank: each loads the file that it saved itself, from its own device."""
-    return isinstance(node, (ast.Name, ast.Attribute)) and "rank" in name_last(node).lower()
+    name = name_last(node).lower() if isinstance(node, (ast.Name, ast.Attribute)) else ""
+    return "rank" in name or name in RANKS
 
 
 @check("CKP003", family="source", needs=NEEDS, id="lint.map_location", commands=LINT)

@@ -10,17 +10,19 @@ from dataclasses import replace
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
+from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import HARMLESS as HARMLESS_METHODS
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import Files, Scope
-from ddpdoctor.source.resolve.rank_tests import RankReader
-from ddpdoctor.source.resolve.traces import Trace
+from ddpdoctor.source.resolve.rank_tests import ZERO, RankReader
+from ddpdoctor.source.resolve.traces import SIDES, Guard, Step, Trace
 from ddpdoctor.source.resolve.walking import find_calls, own_nodes
-from ddpdoctor.source.sameness.apart import ways_of
+from ddpdoctor.source.sameness.apart import Ways, ways_of
 from ddpdoctor.source.training.writes import SAVES, find_forwarded, find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import find_call, read_line
+from ddpdoctor_checks.lint.starting.device_by_rank import joins_by_local_rank
 
 HARMLESS = ("/dev/null", ".lock")
 OF_MASTER = re.compile(r"(on|by|if)_?(the_)?(master|main|rank_?(0|zero)|global_zero|chief)", re.IGNORECASE)
@@ -29,6 +31,15 @@ _GUARD = (
     'if dist.get_rank() == 0:\n    torch.save(state, path + ".tmp")\n    os.replace(path + ".tmp", path)\n'
     "dist.barrier()"
 )
+
+
+ONE_NODE = re.compile(
+    r"localhost|127\.0\.0\.1|standalone|\blocal_rank\s*=\s*(torch\.)?(dist\w*\.)?(get_rank\(\)|(args\.)?rank)\s*$",
+    re.MULTILINE,
+)
+"""What a script says that knows only one node, or in which the rank in the node is that in the job."""
+OF_NODES = re.compile(r"rank|node|host|local", re.IGNORECASE)
+"""Parts of a path that may be another one on each node."""
 
 
 @lint_rule("write-raced", "write-doubted", reads="program")
@@ -59,6 +70,44 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
             yield replace(fact, related=related, details={**fact.details, "name": name})
         elif ways.is_alike(path, giver) and not any(each in ways.spell(path, giver) for each in HARMLESS):
             yield fact
+
+
+@lint_rule("write-by-nodes", reads="program", classes=True)
+def find_writes_by_nodes(trace: Trace, files: Files) -> Iterator[SourceFact]:
+    """Yield checkpoints that rank 0 of each node writes to one path, as far as can be told (``write-by-nodes``).
+
+    test: what lets these ranks come there. Nothing where a script knows only one node.
+    """
+    if not trace.has_peers or ONE_NODE.search("\n".join(trace.start.script.lines)):
+        return
+    if any(
+        step.name in JOINS and step.call is not None and joins_by_local_rank(step.call)
+        for step in trace.steps
+    ):
+        return
+    ways = ways_of(files, trace)
+    for step in trace.steps:
+        written = find_written(step, files)
+        if written is None or written[1] != "checkpoint" or ways.is_single(step):
+            continue
+        guard = _find_local_guard(step, ways)
+        if guard is not None and not OF_NODES.search(ways.spell(written[0], step)):
+            path, test = ast.unparse(written[0]), ast.unparse(guard.test)
+            yield ways.tell("write-by-nodes", step, path=path, test=test)
+
+
+def _find_local_guard(step: Step, ways: Ways) -> Guard | None:
+    """Return the test by which rank 0 of each node comes to a step, where no other one asks for the rank."""
+    found = None
+    for guard in step.guards:
+        if guard.kind in SIDES and isinstance(guard.test, ast.expr):
+            read = ways.ranks.read(guard.test, guard.scope)
+            if read is None:
+                continue
+            if not read.local or read.key != ZERO or read.positive != guard.positive:
+                return None
+            found = guard
+    return found
 
 
 @lint_rule("master-writes-by-all", reads="module")
@@ -140,6 +189,15 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
                 Fix("write on rank 0 only", code=f"if dist.get_rank() == 0:\n    {fact.place.text}"),
                 why="the names around it are those of what one process is run for",
             )
+    for fact in facts_of(evidence, "write-by-nodes"):
+        path = fact.details["path"]
+        yield tell_question(
+            fact,
+            f"Rank 0 of each node writes {path} at {name_line(fact.place)} (test {fact.details['test']}): is it one "
+            "file of a disk that several nodes share?",
+            Fix("write on rank 0 of the job", code=f"if dist.get_rank() == 0:\n    {fact.place.text}"),
+            why="the rank in the node is asked for, and each node has one that is 0",
+        )
     known = {fact.place for fact in facts_of(evidence, "write-raced")}
     for fact in facts_of(evidence, "master-writes-by-all"):
         if fact.place in known:
