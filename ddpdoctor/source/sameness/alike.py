@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Sequence
 from weakref import WeakKeyDictionary
 
-from ddpdoctor.source.resolve.flow import Binding
+from ddpdoctor.source.resolve.flow import Binding, Spot
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.properties import find_only_return, find_property
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Frame, Trace
-from ddpdoctor.source.resolve.walking import find_argument, find_calls, is_spelled_out, own_nodes
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, is_spelled_out, keep, own_nodes
 
 RANKLIKE = re.compile(
     r"rank|main|master|primary|chief|zero|first(?!_?(?:epoch|step|iter|batch))|leader|proc|pid|node|worker|gpu|device"
@@ -105,6 +105,8 @@ class Values:
     def _call_alike(self, node: ast.Call, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
         values = [*node.args, *(each.value for each in node.keywords)]
         name = self.files.dotted(node.func, scope)
+        if name == "torch.load":  # where it is loaded to changes nothing in it
+            values = values[:1]
         if name in JOINING:
             return self._all_alike(values, scope, frames, depth)
         if isinstance(node.func, ast.Attribute) and node.func.attr in TEXT_METHODS:
@@ -193,6 +195,8 @@ class Values:
     ) -> bool:
         if RANKLIKE.search(node.attr):
             return False
+        if node.attr == "sync_gradients":  # of an Accelerator
+            return True
         if self._is_setting(node):
             return not RANKLIKE.search(ast.unparse(node))
         owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
@@ -203,11 +207,40 @@ class Values:
             return self.alike(*given, (), depth + 1)
         start = owner.functions.get("__init__")
         values = owner.attributes.get(node.attr, [])
-        if not values or start is None:
+        added = [(each, home) for name, each, home in _list_added(owner) if name == node.attr]
+        if not values or start is None or sum(each is UNKNOWN for each in values) != len(added):
             return False
         ways = self._list_makings(owner, start)
-        return bool(ways) and all(
-            self.alike(value, start, frames, depth + 1) for value in values for frames in ways
+        return (
+            bool(ways)
+            and all(self._set_alike(each, owner, ways, depth) for each in values if each is not UNKNOWN)
+            and all(
+                self.alike(each.value, home, (), depth + 1)
+                and not self._is_of_some(kinds_of(self.files).flow(home).spot(each), home)
+                for each, home in added
+            )
+        )
+
+    def _set_alike(
+        self, value: ast.expr, owner: Scope, ways: Iterable[tuple[Frame, ...]], depth: int
+    ) -> bool:
+        """Whether what a method sets an attribute to is the same on all ranks, for each object of a class."""
+        home = owner.makers.get(value)
+        if home is None or home is not owner.functions.get("__init__"):
+            return home is not None and self.alike(value, home, (), depth + 1)
+        return all(self.alike(value, home, frames, depth + 1) for frames in ways)
+
+    def _is_of_some(self, spot: Spot | None, scope: Scope) -> bool:
+        """Whether a test on the rank stands around a place of a function; other tests let all ranks pass in time."""
+        around = dict(spot.blocks) if spot is not None else {}
+        return any(
+            isinstance(statement, ast.If)
+            and each.number in around
+            and (
+                self.ranks.read(statement.test, scope) is not None
+                or self.speaks_of_ranks(statement.test, scope)
+            )
+            for statement, each in (kinds_of(self.files).flow(scope).statements if around else ())
         )
 
     def _list_makings(self, owner: Scope, start: Scope) -> tuple[tuple[Frame, ...], ...]:
@@ -215,6 +248,8 @@ class Values:
         if owner in self._makings:
             return self._makings[owner]
         ways: dict[Frame, tuple[Frame, ...]] = {}
+        if owner is self.trace.owner:
+            return ((),)  # whoever makes it
         for step in self.trace.steps:
             if step.frames and step.frames[-1].callee is start:
                 ways.setdefault(step.frames[-1], step.frames)
@@ -259,14 +294,14 @@ class Values:
         """Return the bindings of which a variable has one where it stands; None where that is not known."""
         flow = kinds_of(self.files).flow(scope)
         known = flow.bindings.get(node.id, [])
-        without = sum(each.index is not None or each.kind == "parameter" for each in known)
+        without = sum(each.index is not None or each.kind in ("parameter", "added") for each in known)
         if sum(each is UNKNOWN for each in values) > without or not (
             {id(each) for each in values if each is not UNKNOWN} <= {id(each.value) for each in known}
         ):
             return None  # other functions assign to it as well
         spot = flow.spot(node)
         held = flow.holding(node.id, spot) if spot is not None else None
-        if not held or any(each.kind not in ("assign", "parameter") for each in held):
+        if not held or any(each.kind not in ("assign", "parameter", "added") for each in held):
             return None
         return held
 
@@ -278,7 +313,7 @@ class Values:
             if not frames or frames[-1].callee is not scope:
                 return name in SETTINGS
             return self._given_alike(name, frames, depth)
-        if binding.value is None:
+        if binding.value is None or (binding.kind == "added" and self._is_of_some(binding.spot, scope)):
             return False
         if binding.index is None:
             return self.alike(binding.value, scope, frames, depth + 1)
@@ -356,6 +391,21 @@ class Values:
         """Return the text of what is not followed; what other functions call the same is not the same."""
         text = ast.unparse(node)
         return text if self._is_setting(node) else f"{text}@{id(scope)}"
+
+
+def _list_added(owner: Scope) -> tuple[tuple[str, ast.AugAssign, Scope], ...]:
+    """Return what the methods of a class add to attributes of ``self``, each with the method in which it stands."""
+    return keep(
+        owner.node,
+        "_added",
+        lambda _: (
+            (node.target.attr, node, method)
+            for method in owner.functions.values()
+            for node in own_nodes(method.node)
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute)
+            if isinstance(node.target.value, ast.Name) and node.target.value.id == "self"
+        ),
+    )
 
 
 def find_value(frame: Frame, parameter: str) -> ast.expr | None:

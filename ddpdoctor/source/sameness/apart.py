@@ -9,15 +9,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
-from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.calls import JOINS, is_any_collective, is_wrapper
 from ddpdoctor.source.resolve.flow import Binding, Flow
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import HARMLESS, KNOWN_ROOTS
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import ZERO, RankReader
-from ddpdoctor.source.resolve.traces import Frame, Guard, Step, Trace
+from ddpdoctor.source.resolve.traces import OTHER_JOINS, Frame, Guard, Step, Trace
 from ddpdoctor.source.sameness.alike import RANKLIKE, Values, without_bar
 from ddpdoctor.source.sameness.losses import ORDERS
 
@@ -34,6 +35,9 @@ OF_NUMBERS = frozenset(
     for name in ("isnan", "isinf", "isfinite", "any", "all")
 )
 """Functions that ask what a number is."""
+MEETS = frozenset({"backward", "wait_for_everyone", "barrier", "gather", "reduce", "step", "wait", "recv", "irecv",
+                   "recv_object_list"})  # fmt: skip
+"""Methods in which ranks wait for each other, or may."""
 FOLLOWED = 4
 """Variables that are followed into one another."""
 STARTERS = ("torch.", "hydra.", "click.")
@@ -101,6 +105,21 @@ class Ways:
             self.ranks.read(test, scope) is not None
             or self.values.speaks_of_ranks(test, scope)
             or bool(OF_SOME.search(ast.unparse(without_bar(test))))
+        )
+
+    def is_of_all(self, step: Step) -> bool:
+        """Whether all ranks run the method of a class by which a step is reached: it makes ranks, or they meet in it.
+
+        Others may be called on one rank. In a script there is no such doubt.
+        """
+        return self.trace.owner is None or _find_entry(step) in self._meeting
+
+    @cached_property
+    def _meeting(self) -> frozenset[Scope]:
+        return frozenset(
+            _find_entry(each)
+            for each in self.trace.steps
+            if each.name in JOINS or each.name in OTHER_JOINS or may_meet(each, self.files)
         )
 
     def is_sure(self, step: Step) -> bool:
@@ -358,6 +377,21 @@ class Ways:
     def _is_parameter(node: ast.Name, scope: Scope) -> bool:
         found = scope.lookup(node.id)
         return found is not None and found[1][:1] == [UNKNOWN] and node.id not in found[0].loops
+
+
+def may_meet(step: Step, files: Files) -> bool:
+    """Whether ranks wait for each other in a step, or may, by the name of the method."""
+    call = step.call
+    if call is None:
+        return False
+    if isinstance(call.func, ast.Attribute) and call.func.attr in MEETS:
+        return True
+    return is_any_collective(call, step.scope, files) or is_wrapper(call, step.scope, files)
+
+
+def _find_entry(step: Step) -> Scope:
+    """Return the function in which a program begins that comes to a step."""
+    return step.frames[0].scope if step.frames else step.scope
 
 
 def _is_bound_elsewhere(name: str, scope: Scope) -> bool:

@@ -19,7 +19,7 @@ DELETES = frozenset({"os.remove", "os.unlink", "os.rmdir"})
 _VERBS = {"made": "create", "deleted": "delete", "copied": "copy to"}
 
 
-@lint_rule("directory-raced", "directory-doubted", reads="program")
+@lint_rule("directory-raced", "directory-doubted", reads="program", classes=True)
 def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what each rank makes, copies or deletes, and fails where another was first (``directory-raced``).
 
@@ -42,7 +42,7 @@ def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue  # it is there by then
         if found[1] == "made":  # who goes on from here has made it or found it
             there.append((ways.spell(found[0], step), step))
-        if not ways.may_differ(step) and ways.is_alike(found[0], step):
+        if ways.is_of_all(step) and not ways.may_differ(step) and ways.is_alike(found[0], step):
             rule = "directory-doubted" if ways.is_single(step) else "directory-raced"
             yield ways.tell(rule, step, way=found[1], path=ast.unparse(found[0]))
 

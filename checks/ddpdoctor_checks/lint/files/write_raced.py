@@ -42,7 +42,7 @@ OF_NODES = re.compile(r"rank|node|host|local", re.IGNORECASE)
 """Parts of a path that may be another one on each node."""
 
 
-@lint_rule("write-raced", "write-doubted", reads="program")
+@lint_rule("write-raced", "write-doubted", reads="program", classes=True)
 def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what each rank writes to one path (``write-raced``).
 
@@ -58,7 +58,7 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
         if written is None and (forwarded := find_forwarded(step)) is not None:
             giver = forwarded[1]
             written = find_written(replace(giver, node=forwarded[0], name=step.name), files)
-        if written is None or ways.may_leave_out(step):
+        if written is None or ways.may_leave_out(step) or not ways.is_of_all(step):
             continue
         path, kind = written
         rule = "write-doubted" if ways.is_single(step) else "write-raced"
