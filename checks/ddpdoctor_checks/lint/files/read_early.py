@@ -8,18 +8,14 @@ from collections.abc import Iterable, Iterator
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
-from ddpdoctor.source.resolve.calls import is_any_collective, is_wrapper
 from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.traces import SIDES, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword
-from ddpdoctor.source.sameness.apart import Ways, ways_of
+from ddpdoctor.source.sameness.apart import Ways, may_meet, ways_of
 from ddpdoctor.source.training.writes import find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 LOADS = frozenset({"torch.load", "safetensors.torch.load_file"})
-MEETS = frozenset({"backward", "wait_for_everyone", "barrier", "gather", "reduce", "step", "wait", "recv", "irecv",
-                   "recv_object_list"})  # fmt: skip
-"""Methods in which ranks wait for each other, or may."""
 
 
 @lint_rule("read-early", reads="program")
@@ -58,7 +54,7 @@ def find_early_reads(trace: Trace, files: Files) -> Iterator[SourceFact]:
         found = find_written(step, files)
         if found is not None and found[1] != "text" and ways.only_first(step) is not None:
             written[ways.spell(found[0], step)] = step
-        elif written and _makes_wait(step, call, ways, files):
+        elif written and (may_meet(step, files) or ways.is_foreign(step)):
             written.clear()
 
 
@@ -72,16 +68,6 @@ def _excludes(writer: Step, reader: Step, ways: Ways) -> bool:
     sides = {each.test: each.positive for each in writer.guards if each is not ways.only_first(writer)}
     return any(
         sides.get(each.test, each.positive) != each.positive for each in reader.guards if each.kind in SIDES
-    )
-
-
-def _makes_wait(step: Step, call: ast.Call, ways: Ways, files: Files) -> bool:
-    if isinstance(call.func, ast.Attribute) and call.func.attr in MEETS:
-        return True
-    return (
-        is_any_collective(call, step.scope, files)
-        or is_wrapper(call, step.scope, files)
-        or ways.is_foreign(step)
     )
 
 
