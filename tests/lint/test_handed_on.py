@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint.judging import HEAD, judge, lint, read
+from tests.lint.judging import HEAD, find_marked, judge, lines_of, lint, read
 
 NET = """
 class Net(torch.nn.Module):
@@ -359,3 +359,36 @@ def test_rank_test_that_is_handed_on(leave: str, inside: str, made: str, first: 
     assert [any(line in lines[place.line - 1] for place in each.where) for each in found] == [True] * bool(
         line
     )
+
+
+STATE = """\
+class State:
+    def __init__(self, number, several=True):
+        self.number = number
+        self.first = number == 0
+        self.quiet = several and number != 0
+dist.init_process_group("gloo")
+state = State({given})
+if {test}:
+    dist.barrier()  # here
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "test",
+    ["state.first", "not state.first", "not state.quiet", "state.number == 0", "state.number > 1"],
+)
+def test_object_that_keeps_whether_it_is_on_rank_0(test: str) -> None:
+    text = STATE.format(given="dist.get_rank()", test=test)
+    assert lines_of(lint(text), "COL002") == find_marked(text)
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("given", "test"),
+    [("3", "state.first"), ("dist.get_world_size()", "state.first"), ("dist.get_rank()", "state.other")],
+)
+def test_object_that_keeps_what_is_no_rank(given: str, test: str) -> None:
+    assert lines_of(lint(STATE.format(given=given, test=test)), "COL002") == set()

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from ddpdoctor.source.resolve.assigned import list_given
 from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.local_ranks import is_local_rank
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
@@ -305,7 +306,7 @@ class RankReader:
             or isinstance(home.node, ast.ClassDef)
         ):
             return None
-        given = list(_list_given(home.node.body, node.id, ()))
+        given = list(list_given(home.node.body, node.id, ()))
         if len(given) != len(values):
             return None  # bound by a loop, a ``with`` or another function as well
         kept: Difference | None = None
@@ -410,7 +411,20 @@ class RankReader:
             not isinstance(value, (ast.Constant, ast.Name, ast.Attribute, ast.Call)) or _is_size(value)
             for value in values
         )
-        return False if last in RANKS and not computed else None
+        if last in RANKS and not computed:
+            return False
+        parameter = values == [UNKNOWN] and found is not None and last in found[0].parameters
+        return self._rank_of_given(last, found[0], depth) if found and parameter else None
+
+    def _rank_of_given(self, parameter: str, function: Scope, depth: int) -> bool | None:
+        """Whether all calls of a function give it a rank for a parameter."""
+        given = [
+            (find_argument(call, function, parameter), home)
+            for call, home in self.files.objects.callers(function)
+        ]
+        found = [self.rank(each, home, depth + 1) if each else None for each, home in given]
+        known = [each for each in found if each is not None]
+        return all(known) if found and len(known) == len(found) else None
 
     def _values(self, node: ast.Name | ast.Attribute, scope: Scope) -> tuple[Scope, list[ast.expr]] | None:
         if isinstance(node, ast.Name):
@@ -426,25 +440,8 @@ class RankReader:
             )
             found = next((each for each in given if each is not None), None)
             return (found[1], [found[0]]) if found is not None else None
-        return None
-
-
-def _list_given(
-    body: Iterable[ast.stmt], name: str, tests: tuple[tuple[ast.expr, bool], ...]
-) -> Iterator[tuple[ast.expr, tuple[tuple[ast.expr, bool], ...]]]:
-    """Yield what plain assignments of a block bind a variable to, each with the tests around it and their sides."""
-    for statement in body:
-        if isinstance(statement, ast.Assign):
-            if any(isinstance(each, ast.Name) and each.id == name for each in statement.targets):
-                yield statement.value, tests
-        elif isinstance(statement, ast.If):
-            yield from _list_given(statement.body, name, (*tests, (statement.test, True)))
-            yield from _list_given(statement.orelse, name, (*tests, (statement.test, False)))
-        elif not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            for field in ("body", "orelse", "finalbody"):
-                yield from _list_given(getattr(statement, field, ()), name, tests)
-            for handler in getattr(statement, "handlers", ()):
-                yield from _list_given(handler.body, name, tests)
+        made = self.files.find_made(node.value, scope)
+        return (made, made.attributes[node.attr]) if made and node.attr in made.attributes else None
 
 
 def _known(values: Iterable[ast.expr]) -> list[ast.expr]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
+from ddpdoctor.source.resolve.assigned import list_added
 from ddpdoctor.source.resolve.flow import Binding, Spot
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.properties import find_only_return, find_property
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Frame, Trace
-from ddpdoctor.source.resolve.walking import find_argument, find_calls, is_spelled_out, keep, own_nodes
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, is_spelled_out, own_nodes
 
 RANKLIKE = re.compile(
     r"rank|main|master|primary|chief|zero|first(?!_?(?:epoch|step|iter|batch))|leader|proc|pid|node|worker|gpu|device"
@@ -58,6 +60,9 @@ class Values:
         self.trace = trace
         self.ranks = ranks
         self._makings: dict[Scope, tuple[tuple[Frame, ...], ...]] = {}
+        self._asking: set[tuple[Scope, str]] = set()
+        """Attributes that are followed now: what one is made of itself adds nothing."""
+        self._assumes = False
 
     def alike(self, node: ast.expr, scope: Scope, frames: tuple[Frame, ...], depth: int) -> bool:
         """Whether an expression is known to be the same on all ranks.
@@ -97,6 +102,15 @@ class Values:
             return self._name_alike(node, scope, frames, depth)
         return False
 
+    @contextmanager
+    def assuming(self) -> Iterator[None]:
+        """Let what whoever uses a class gives its methods count as the same on all ranks, where a class is read."""
+        self._assumes = self.trace.owner is not None
+        try:
+            yield
+        finally:
+            self._assumes = False
+
     def _all_alike(
         self, nodes: Iterable[ast.expr], scope: Scope, frames: tuple[Frame, ...], depth: int
     ) -> bool:
@@ -109,6 +123,8 @@ class Values:
             values = values[:1]
         if name in JOINING:
             return self._all_alike(values, scope, frames, depth)
+        if self._assumes and ast.unparse(node.func) in ("kwargs.pop", "kwargs.get"):
+            return not RANKLIKE.search(ast.unparse(node))
         if isinstance(node.func, ast.Attribute) and node.func.attr in TEXT_METHODS:
             return self._all_alike([node.func.value, *values], scope, frames, depth)
         called = self.files.function(node.func, scope)
@@ -199,15 +215,26 @@ class Values:
             return True
         if self._is_setting(node):
             return not RANKLIKE.search(ast.unparse(node))
-        owner = scope.find_class() if isinstance(node.value, ast.Name) and node.value.id == "self" else None
+        own = isinstance(node.value, ast.Name) and node.value.id == "self"
+        owner = scope.find_class() if own else self.files.find_made(node.value, scope)
         if owner is None:
             return node.attr in PATH_PARTS and self.alike(node.value, scope, frames, depth + 1)
         given = find_property(owner, node.attr)
         if given is not None:
             return self.alike(*given, (), depth + 1)
+        if (owner, node.attr) in self._asking:
+            return True
+        self._asking.add((owner, node.attr))
+        try:
+            return self._kept_alike(node, owner, depth)
+        finally:
+            self._asking.discard((owner, node.attr))
+
+    def _kept_alike(self, node: ast.Attribute, owner: Scope, depth: int) -> bool:
+        """Whether what objects of a class keep in an attribute is the same on all ranks."""
         start = owner.functions.get("__init__")
         values = owner.attributes.get(node.attr, [])
-        added = [(each, home) for name, each, home in _list_added(owner) if name == node.attr]
+        added = [(each, home) for name, each, home in list_added(owner) if name == node.attr]
         if not values or start is None or sum(each is UNKNOWN for each in values) != len(added):
             return False
         ways = self._list_makings(owner, start)
@@ -276,10 +303,21 @@ class Values:
                 return self._given_alike(node.id, frames, depth) and self._all_alike(
                     values[1:], scope, frames, depth
                 )
+            if self._is_assumed(node.id, home, inside):
+                return self._all_alike(values[1:], home, inside, depth)
             return node.id in SETTINGS or self._all_alike(values, home, inside, depth)
         if node.id in SETTINGS and not (frames and node.id in home.parameters):
             return True
         return all(self._held_alike(node.id, each, home, inside, depth) for each in held)
+
+    def _is_assumed(self, parameter: str, scope: Scope, frames: tuple[Frame, ...]) -> bool:
+        """Whether it is what a method of the class is given by whoever uses it, and that is taken to be alike."""
+        return (
+            self._assumes
+            and not frames
+            and parameter in scope.parameters
+            and scope.find_class() is self.trace.owner
+        )
 
     def _given_alike(self, parameter: str, frames: tuple[Frame, ...], depth: int) -> bool:
         """Whether what the last call gives for a parameter is known to be the same on all ranks."""
@@ -311,7 +349,7 @@ class Values:
         """Whether what one binding gives is known to be the same on all ranks."""
         if binding.kind == "parameter":
             if not frames or frames[-1].callee is not scope:
-                return name in SETTINGS
+                return name in SETTINGS or self._is_assumed(name, scope, frames)
             return self._given_alike(name, frames, depth)
         if binding.value is None or (binding.kind == "added" and self._is_of_some(binding.spot, scope)):
             return False
@@ -391,21 +429,6 @@ class Values:
         """Return the text of what is not followed; what other functions call the same is not the same."""
         text = ast.unparse(node)
         return text if self._is_setting(node) else f"{text}@{id(scope)}"
-
-
-def _list_added(owner: Scope) -> tuple[tuple[str, ast.AugAssign, Scope], ...]:
-    """Return what the methods of a class add to attributes of ``self``, each with the method in which it stands."""
-    return keep(
-        owner.node,
-        "_added",
-        lambda _: (
-            (node.target.attr, node, method)
-            for method in owner.functions.values()
-            for node in own_nodes(method.node)
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute)
-            if isinstance(node.target.value, ast.Name) and node.target.value.id == "self"
-        ),
-    )
 
 
 def find_value(frame: Frame, parameter: str) -> ast.expr | None:
