@@ -190,13 +190,17 @@ def _makes_rank(call: ast.Call, scope: Scope, files: Files) -> bool:
 
 
 def _list_entries(owner: Scope, files: Files) -> Iterator[Scope]:
-    """Yield the methods of a class by which others come in, ``__init__`` first."""
+    """Yield the methods of a class by which others come in, ``__init__`` first, and those that make the group."""
     start = files.objects.method(owner, "__init__")
     if start is not None:
         yield start
+    family = {owner, *files.objects.bases(owner), *files.objects.heirs(owner)}
     for each in owner.functions.values():
         callers = kinds_of(files).callers(each)
-        if each is not start and all(home.find_class() is None for _, home in callers):
+        if each is not start and (
+            all(home.find_class() not in family for _, home in callers)
+            or any(files.dotted(call.func, each) in JOINS for call in find_calls(each))
+        ):
             yield each
 
 

@@ -115,6 +115,18 @@ class Ways:
         return self.trace.owner is None or _find_entry(step) in self._meeting
 
     @cached_property
+    def is_given_ranks(self) -> bool:
+        """Whether the files make an object of the class whose methods are read, and give it what may be about ranks."""
+        owner = self.trace.owner
+        start = self.files.objects.method(owner, "__init__") if owner is not None else None
+        calls = kinds_of(self.files).callers(start) if start is not None else []
+        return any(
+            OF_RANKS.search(ast.unparse(each)) is not None
+            for call, _ in calls
+            for each in (*call.args, *call.keywords)
+        )
+
+    @cached_property
     def _meeting(self) -> frozenset[Scope]:
         return frozenset(
             _find_entry(each)
@@ -301,6 +313,18 @@ class Ways:
     def is_alike(self, value: ast.expr, step: Step) -> bool:
         """Whether a value is known to be the same on all ranks."""
         return self.values.alike(value, step.scope, step.frames, 0)
+
+    def may_differ_if_given(self, step: Step) -> bool:
+        """Whether some ranks may not come to a step, where a class is given the same on all by who uses it."""
+        with self.values.assuming():
+            return any(
+                self._find_difference(each, _frames_to(each.scope, step.frames)) for each in step.guards
+            )
+
+    def is_alike_if_given(self, value: ast.expr, step: Step) -> bool:
+        """Whether a value is the same on all ranks where a class is given the same on all by who uses it."""
+        with self.values.assuming():
+            return self.is_alike(value, step)
 
     def spell(self, value: ast.expr, step: Step) -> str:
         """Return a text that is equal for equal values, with variables and parameters replaced by what they are."""

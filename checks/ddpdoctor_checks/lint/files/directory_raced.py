@@ -11,7 +11,7 @@ from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.traces import SIDES, Guard, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true
-from ddpdoctor.source.sameness.apart import ways_of
+from ddpdoctor.source.sameness.apart import Ways, ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
 MAKES = frozenset({"os.makedirs", "os.mkdir"})
@@ -19,7 +19,7 @@ DELETES = frozenset({"os.remove", "os.unlink", "os.rmdir"})
 _VERBS = {"made": "create", "deleted": "delete", "copied": "copy to"}
 
 
-@lint_rule("directory-raced", "directory-doubted", reads="program", classes=True)
+@lint_rule("directory-raced", "directory-doubted", "directory-given", reads="program", classes=True)
 def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what each rank makes, copies or deletes, and fails where another was first (``directory-raced``).
 
@@ -42,9 +42,21 @@ def find_raced_directories(trace: Trace, files: Files) -> Iterator[SourceFact]:
             continue  # it is there by then
         if found[1] == "made":  # who goes on from here has made it or found it
             there.append((ways.spell(found[0], step), step))
-        if ways.is_of_all(step) and not ways.may_differ(step) and ways.is_alike(found[0], step):
+        if not ways.is_of_all(step):
+            continue
+        way, path = found[1], ast.unparse(found[0])
+        if not ways.may_differ(step) and ways.is_alike(found[0], step):
             rule = "directory-doubted" if ways.is_single(step) else "directory-raced"
-            yield ways.tell(rule, step, way=found[1], path=ast.unparse(found[0]))
+            yield ways.tell(rule, step, way=way, path=path)
+        elif trace.owner is not None and _is_given(found[0], step, ways):
+            yield ways.tell("directory-given", step, way=way, path=path)
+
+
+def _is_given(path: ast.expr, step: Step, ways: Ways) -> bool:
+    """Whether a path is made of what a class is given, and nothing of that is about ranks."""
+    return not (ways.is_given_ranks or ways.is_single(step) or ways.may_differ_if_given(step)) and (
+        ways.is_alike_if_given(path, step)
+    )
 
 
 def _find_safe(step: Step) -> ast.expr | None:
@@ -148,4 +160,14 @@ def tell_directory_raced(evidence: Evidence) -> Iterable[Finding]:
             if way == "create"
             else Fix("do it on rank 0 and synchronize with a barrier"),
             why="the names around it are those of what one process is run for",
+        )
+    for fact in facts_of(evidence, "directory-given"):
+        path, way = fact.details["path"], _VERBS[fact.details["way"]]
+        yield tell_question(
+            fact,
+            f"All ranks that use this class {way} {path} at {name_line(fact.place)}: are they given one path?",
+            Fix("allow it to exist already", code=f"os.makedirs({path}, exist_ok=True)")
+            if way == "create"
+            else Fix("do it on rank 0 and synchronize with a barrier"),
+            why="no rank-dependent `if` guards it, and the path is made of what the class is given",
         )

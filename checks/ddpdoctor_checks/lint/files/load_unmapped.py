@@ -63,7 +63,7 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         restored = own or is_restored(call, step.scope, kinds)
         published = not own and PUBLISHED.search(words)
         sure = restored and not published and not from_cpu and (own or trace.owner is None)
-        if restored or not published:
+        if restored or (trace.owner is None and not published):
             yield ways.tell("load-unmapped" if sure else "load-doubted", step, own="yes" if own else "")
 
 

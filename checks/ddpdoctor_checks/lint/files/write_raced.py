@@ -18,6 +18,7 @@ from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import ZERO, RankReader
 from ddpdoctor.source.resolve.traces import SIDES, Guard, Step, Trace
 from ddpdoctor.source.resolve.walking import find_calls, own_nodes
+from ddpdoctor.source.sameness.alike import JOINING, TEXT_METHODS, find_value
 from ddpdoctor.source.sameness.apart import Ways, ways_of
 from ddpdoctor.source.training.writes import SAVES, find_forwarded, find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
@@ -42,7 +43,7 @@ OF_NODES = re.compile(r"rank|node|host|local", re.IGNORECASE)
 """Parts of a path that may be another one on each node."""
 
 
-@lint_rule("write-raced", "write-doubted", reads="program", classes=True)
+@lint_rule("write-raced", "write-doubted", "write-given", reads="program", classes=True)
 def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what each rank writes to one path (``write-raced``).
 
@@ -68,8 +69,74 @@ def find_raced_writes(trace: Trace, files: Files) -> Iterator[SourceFact]:
             name, value = of_first
             related = (RelatedPlace("noticed", giver.scope.place(value)),)
             yield replace(fact, related=related, details={**fact.details, "name": name})
-        elif ways.is_alike(path, giver) and not any(each in ways.spell(path, giver) for each in HARMLESS):
+        elif any(each in ways.spell(path, giver) for each in HARMLESS):
+            continue
+        elif ways.is_alike(path, giver):
             yield fact
+        elif kind == "checkpoint" and rule == "write-raced" and giver is step:
+            other = _find_guarded(step, trace, ways)
+            if other is not None and _is_of_same_parts(path, step, other, ways):
+                yield replace(
+                    fact,
+                    related=(RelatedPlace("noticed", other.frames[-1].scope.place(other.frames[-1].call)),),
+                    details={**fact.details, "beside": "yes"},
+                    certain=False,
+                )
+            elif not ways.is_given_ranks and ways.is_alike_if_given(path, step):
+                yield ways.tell("write-given", step, path=ast.unparse(path))
+
+
+def _find_guarded(step: Step, trace: Trace, ways: Ways) -> Step | None:
+    """Return the step of another call of the same save, in the same function, that a test lets rank 0 alone come to."""
+    for other in trace.steps if step.frames else ():
+        if other.node is not step.node or not other.frames or other.frames[:-1] != step.frames[:-1]:
+            continue
+        own, its = step.frames[-1], other.frames[-1]
+        guard = ways.only_first(other) if (own.scope, own.callee) == (its.scope, its.callee) else None
+        if guard is not None and guard.scope is own.scope:
+            return other
+    return None
+
+
+def _is_of_same_parts(path: ast.expr, step: Step, other: Step, ways: Ways) -> bool:
+    """Whether two calls of one save give it paths in which all is the same on all ranks, or stands in both."""
+    frame = step.frames[-1]
+    for part in _list_parts(path, step.scope, ways.files):
+        if ways.is_alike(part, step):
+            continue
+        name = part.id if isinstance(part, ast.Name) else ""
+        own, its = (find_value(each.frames[-1], name) for each in (step, other))
+        if own is None or its is None or name not in frame.callee.parameters:
+            return False
+        shared = {ast.unparse(each) for each in _list_parts(its, frame.scope, ways.files)}
+        for each in _list_parts(own, frame.scope, ways.files):
+            text = ast.unparse(each)
+            with ways.values.assuming():
+                alike = ways.values.alike(each, frame.scope, step.frames[:-1], 0)
+            if OF_NODES.search(text) or not (text in shared or alike):
+                return False
+    return True
+
+
+def _list_parts(node: ast.expr, scope: Scope, files: Files) -> Iterator[ast.expr]:
+    """Yield the variables, attributes and calls of unknown functions that a path is made of."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        yield node
+    elif isinstance(node, ast.Call):
+        method = node.func if isinstance(node.func, ast.Attribute) else None
+        if files.dotted(node.func, scope) in JOINING:
+            inner = [*node.args]
+        elif method is not None and method.attr in TEXT_METHODS:
+            inner = [method.value, *node.args]
+        else:
+            yield node
+            return
+        for each in inner:
+            yield from _list_parts(each, scope, files)
+    else:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                yield from _list_parts(child, scope, files)
 
 
 @lint_rule("write-by-nodes", reads="program", classes=True)
@@ -170,9 +237,14 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
                 why=f"no rank-dependent `if` guards the save, and each assignment to {name} is under one",
             )
             continue
+        beside = (
+            fact.details.get("beside")
+            and f"; its call at {name_line(fact.related[0].place)} is for rank 0 alone"
+        )
         yield tell_fact(
             fact,
-            f"All ranks write {path} at {name_line(fact.place)}: the file can be torn, or a mix of their data.",
+            f"All ranks write {path} at {name_line(fact.place)}: the file can be torn, or a mix of their data"
+            f"{beside or ''}.",
             Fix("write on rank 0 only, to a temporary name first", code=_guard(fact.place.text, path))
             if kind == "checkpoint"
             else Fix("write on rank 0 only", code=f"if dist.get_rank() == 0:\n    {fact.place.text}"),
@@ -189,6 +261,14 @@ def tell_write_raced(evidence: Evidence) -> Iterable[Finding]:
                 Fix("write on rank 0 only", code=f"if dist.get_rank() == 0:\n    {fact.place.text}"),
                 why="the names around it are those of what one process is run for",
             )
+    for fact in facts_of(evidence, "write-given"):
+        path = fact.details["path"]
+        yield tell_question(
+            fact,
+            f"All ranks that use this class write {path} at {name_line(fact.place)}: are they given one path?",
+            Fix("write on rank 0 only", code=f"if dist.get_rank() == 0:\n    {fact.place.text}"),
+            why="no rank-dependent `if` guards it, and the path is made of what the class is given",
+        )
     for fact in facts_of(evidence, "write-by-nodes"):
         path = fact.details["path"]
         yield tell_question(
