@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 
 from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.traces import Step
-from ddpdoctor.source.resolve.walking import find_keyword
+from ddpdoctor.source.resolve.walking import find_keyword, is_spelled_out
 from ddpdoctor.source.sameness.alike import follow_name
 
 SAVES = {"torch.save": ("f", 1), "safetensors.torch.save_file": ("filename", 1)}
@@ -19,10 +20,22 @@ OTHERS = {
     "numpy.savez_compressed": ("file", 0),
     "torch.jit.save": ("f", 1),
     "torch.onnx.export": ("f", 2),
+    "torchvision.utils.save_image": ("fp", 1),
+    "torchaudio.save": ("uri", 0),
+    "joblib.dump": ("filename", 1),
+    "soundfile.write": ("file", 0),
+    "cv2.imwrite": ("filename", 0),
+    "imageio.imwrite": ("uri", 0),
+    "matplotlib.pyplot.savefig": ("fname", 0),
+    "scipy.io.savemat": ("file_name", 0),
+    "scipy.io.wavfile.write": ("filename", 0),
+    "ase.io.write": ("filename", 0),
 }
 """Functions that write something else, and where the path stands."""
 SCRIPTED = frozenset({"torch.jit.script", "torch.jit.trace", "torch.jit.freeze"})
 """Functions that give a module with a ``save`` of its own."""
+OF_TEXTS = re.compile(r"token|process|config|extract|schedul", re.IGNORECASE)
+"""Names of objects of transformers and diffusers that write small texts, the same on each rank."""
 OPENS = frozenset({"open", "io.open", "builtins.open"})
 
 
@@ -66,6 +79,12 @@ def find_written(step: Step, files: Files) -> tuple[ast.expr, str] | None:
         path = find_keyword(call, "f", 0)
         made = path is not None and _is_scripted(call.func.value, step, files)
         return (path, "other") if path is not None and made else None
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "save_pretrained" and not step.known:
+        path = find_keyword(call, "save_directory", 0)
+        others = [find_keyword(call, each) for each in ("is_main_process", "save_function")]
+        small = OF_TEXTS.search(ast.unparse(call.func.value)) is not None
+        plain = is_spelled_out(call) and others == [None, None] and not small
+        return (path, "other") if path is not None and plain else None
     if step.name in OPENS:
         path, mode = (
             find_keyword(call, "file", 0),
