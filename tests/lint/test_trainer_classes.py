@@ -196,3 +196,34 @@ def test_saves_of_the_first_rank_in_each_node(parts: dict[str, str], asked: bool
     text = SCRIPT.format(**{"join": JOIN, "name": "'last.pt'", "body": OF_NODES} | parts)
     assert [each.code for each in lint(text, head="") if each.role != QUESTION] == []
     assert ask(text, head="") == (["CKP001"] if asked else [])
+
+
+HELPED = """\
+import os
+import torch
+import torch.distributed as dist
+from torchvision import datasets
+def join():
+    dist.init_process_group("gloo")
+class Trainer:
+    def __init__(self):
+        {join}
+        self.data = datasets.MNIST("data", download={download})  # here
+    def fetch(self):
+        return datasets.CIFAR10("data", download=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ({}, True),
+        ({"join": "dist.init_process_group('gloo')"}, True),
+        ({"join": "self.rank = 0"}, False),
+        ({"download": "dist.get_rank() == 0"}, False),
+    ],
+)
+def test_class_that_becomes_a_rank_by_a_function(parts: dict[str, str], found: bool) -> None:
+    """What it may be called for on one rank is not told."""
+    text = HELPED.format(**{"join": "join()", "download": "True"} | parts)
+    assert lines_of(lint(text, head=""), "DAT008") == (find_marked(text, "") if found else set())

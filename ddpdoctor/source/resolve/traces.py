@@ -185,8 +185,12 @@ def trace_classes(module: Scope, files: Files) -> tuple[Trace, ...]:
 
 
 def _makes_rank(call: ast.Call, scope: Scope, files: Files) -> bool:
+    """Whether a call makes a rank of the process, itself or in the function of the files that it runs."""
     name = files.dotted(call.func, scope)
-    return name in JOINS or name in OTHER_JOINS or is_wrapper(call, scope, files)
+    if name in JOINS or name in OTHER_JOINS or is_wrapper(call, scope, files):
+        return True
+    called = kinds_of(files).called(call, scope)
+    return called is not None and any(files.dotted(each.func, called) in JOINS for each in find_calls(called))
 
 
 def _list_entries(owner: Scope, files: Files) -> Iterator[Scope]:

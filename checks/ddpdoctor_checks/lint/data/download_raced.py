@@ -23,7 +23,7 @@ DATASETS = ("torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets
 BARRIERS = frozenset({"torch.distributed.barrier", "torch.distributed.monitored_barrier"})
 
 
-@lint_rule("download-raced", reads="program")
+@lint_rule("download-raced", reads="program", classes=True)
 def find_raced_downloads(trace: Trace, files: Files) -> Iterator[SourceFact]:
     """Yield what each rank fetches or unpacks to one place (``download-raced``).
 
@@ -46,7 +46,7 @@ def find_raced_downloads(trace: Trace, files: Files) -> Iterator[SourceFact]:
         name = step.name or ast.unparse(call.func)
         if ways.may_differ(step):
             before.add(name)
-        elif name not in before and all(ways.is_alike(each, step) for each in place):
+        elif name not in before and ways.is_of_all(step) and all(ways.is_alike(each, step) for each in place):
             yield ways.tell("download-raced", step, function=name.rpartition(".")[2])
 
 
