@@ -345,6 +345,7 @@ def test_weights_below_a_test_of_their_origin_are_asked_about(test: str, asked: 
     [
         ("args.resume", "net", ["CKP003"]),
         ("args.resume", "train_sampler", []),
+        ("args.resume", "scaler", []),
         ("os.path.join(args.folder, 'sampler')", "net", ["CKP003"]),
         ("os.path.join(args.folder, str(dist.get_rank()))", "net", []),  # the file of each rank
         ("args.folder + str(args.rank)", "net", []),
@@ -365,6 +366,7 @@ def test_loads_of_what_holds_tensors_of_a_gpu(path: str, owner: str, codes: list
     main(parse())
     """
     assert [each.code for each in of(lint(text), "CKP003")] == codes
+    assert owner == "net" or ask(text) == []
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ddpdoctor.source.resolve.walking import find_argument, find_calls, find_key
 DEEPEST = 3
 """Functions over which what is loaded is followed."""
 RESTORES = frozenset({"load_state_dict", "set_state_dict", "restore_state_dict"})
-OF_NUMBERS = re.compile(r"sampler|sched|loader|dataset|meter|timer|stopp", re.IGNORECASE)
+OF_NUMBERS = re.compile(r"sampler|sched|scaler|loader|dataset|meter|timer|stopp", re.IGNORECASE)
 """Names of what has a state without tensors: places in the data, numbers of steps, rates."""
 GENERIC = frozenset({"state_dict", "model", "module", "weights", "params", "net", "model_state_dict"})
 """Keys under which anybody keeps the weights of a model."""
@@ -35,6 +35,23 @@ def is_restored(load: ast.Call, scope: Scope, kinds: Kinds) -> bool:
         kinds: what knows callers.
     """
     return _is_used(load, scope, kinds, 0)
+
+
+def is_of_numbers(load: ast.Call, scope: Scope) -> bool:
+    """Whether what is loaded is given to what has a state without tensors, in the same function.
+
+    Args:
+        load: the call.
+        scope: where it stands.
+    """
+    names = _find_made(load, scope)
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr in RESTORES
+        and OF_NUMBERS.search(ast.unparse(call.func.value)) is not None
+        and any(_holds(each, load, names) for each in call.args)
+        for call in find_calls(scope)
+    )
 
 
 def is_of_program(load: ast.Call, scope: Scope, kinds: Kinds) -> bool:

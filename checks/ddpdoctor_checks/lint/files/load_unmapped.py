@@ -16,7 +16,7 @@ from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_keyword, is_true, name_last
 from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.cuda import hides_others, saves_from_cpu, uses_gpu
-from ddpdoctor.source.training.restores import is_of_program, is_restored
+from ddpdoctor.source.training.restores import is_of_numbers, is_of_program, is_restored
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import rewrite, set_keyword
 
@@ -63,6 +63,8 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         restored = own or is_restored(call, step.scope, kinds)
         published = not own and PUBLISHED.search(words)
         sure = restored and not published and not from_cpu and (own or trace.owner is None)
+        if not restored and is_of_numbers(call, step.scope):
+            continue
         if restored or (trace.owner is None and not published):
             yield ways.tell("load-unmapped" if sure else "load-doubted", step, own="yes" if own else "")
 
