@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
-from ddpdoctor.source.resolve.walking import find_argument
+from ddpdoctor.source.resolve.walking import find_argument, find_keyword
 
 VARIABLES = frozenset({"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"})
 """Variables of launchers that hold the rank in the node."""
+ONE_NODE = re.compile(r"localhost|127\.0\.0\.1|device_count")
+"""What a script says that knows only one node, or how many GPUs there are."""
+STANDALONE = re.compile(r"standalone")
+"""What a script says that is started on one node, as far as its own words go."""
 DEEPEST = 4
 """Variables and functions over which a value is followed."""
 
@@ -49,3 +54,9 @@ def is_local_rank(node: ast.expr, scope: Scope, files: Files, depth: int = 0) ->
             each is not None and is_local_rank(each, where, files, depth + 1) for each, where in given
         )
     return len(values) == 1 and is_local_rank(values[0], home, files, depth + 1)
+
+
+def joins_by_local_rank(call: ast.Call) -> bool:
+    """Whether the rank in the node is given as that in the job: there is one node."""
+    rank = find_keyword(call, "rank")
+    return rank is not None and "local" in ast.unparse(rank).lower()

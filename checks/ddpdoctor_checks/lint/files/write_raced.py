@@ -14,6 +14,7 @@ from ddpdoctor.source.resolve.calls import JOINS
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.known import HARMLESS as HARMLESS_METHODS
 from ddpdoctor.source.resolve.known import KNOWN_ROOTS
+from ddpdoctor.source.resolve.local_ranks import joins_by_local_rank
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.rank_tests import ZERO, RankReader
 from ddpdoctor.source.resolve.traces import SIDES, Guard, Step, Trace
@@ -23,7 +24,6 @@ from ddpdoctor.source.sameness.apart import Ways, ways_of
 from ddpdoctor.source.training.writes import SAVES, find_forwarded, find_written
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 from ddpdoctor_checks.lint.rewriting import find_call, read_line
-from ddpdoctor_checks.lint.starting.device_by_rank import joins_by_local_rank
 
 HARMLESS = ("/dev/null", ".lock")
 OF_MASTER = re.compile(r"(on|by|if)_?(the_)?(master|main|rank_?(0|zero)|global_zero|chief)", re.IGNORECASE)

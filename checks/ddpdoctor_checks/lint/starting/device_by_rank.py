@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS
+from ddpdoctor.source.resolve.local_ranks import ONE_NODE, STANDALONE, joins_by_local_rank
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.traces import Step, Trace
@@ -21,10 +21,6 @@ from ddpdoctor_checks.lint.rewriting import SET_DEVICE
 
 VARIABLES = frozenset({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"})
 """Variables of launchers that hold the rank in the whole job."""
-ONE_NODE = re.compile(r"localhost|127\.0\.0\.1|device_count")
-"""What a script says that knows only one node, or how many GPUs there are."""
-STANDALONE = re.compile(r"standalone")
-"""What a script says that is started on one node, as far as its own words go."""
 
 
 @lint_rule("device-by-rank", reads="program")
@@ -50,12 +46,6 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
                 standalone = "yes" if STANDALONE.search(text) else ""
                 yield ways.tell("device-by-rank", step, rank=ast.unparse(value), standalone=standalone)
                 return
-
-
-def joins_by_local_rank(call: ast.Call) -> bool:
-    """Whether the rank in the node is given as that in the job: there is one node."""
-    rank = find_keyword(call, "rank")
-    return rank is not None and "local" in ast.unparse(rank).lower()
 
 
 def _device_values(call: ast.Call, step: Step) -> Iterator[ast.expr]:

@@ -9,13 +9,13 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import JOINS, SAMPLERS
-from ddpdoctor.source.resolve.local_ranks import is_local_rank
-from ddpdoctor.source.resolve.names import Files
+from ddpdoctor.source.resolve.kinds import kinds_of
+from ddpdoctor.source.resolve.local_ranks import ONE_NODE, STANDALONE, is_local_rank, joins_by_local_rank
+from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import Trace
 from ddpdoctor.source.resolve.walking import find_keyword, name_last
 from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
-from ddpdoctor_checks.lint.starting.device_by_rank import ONE_NODE, joins_by_local_rank
 
 
 @lint_rule("shard-by-local-rank", reads="program")
@@ -25,11 +25,9 @@ def find_shards_by_local_rank(trace: Trace, files: Files) -> Iterator[SourceFact
     rank: how it is written. Nothing where a script knows only one node.
     """
     steps = [step for step in trace.steps if step.call is not None and step.name in SAMPLERS]
-    if (
-        not steps
-        or not trace.has_peers
-        or any(ONE_NODE.search("\n".join(m.script.lines)) for m in files.modules)
-    ):
+    if not steps or not trace.has_peers:
+        return
+    if kinds_of(files).programs.any_file(trace.start.module, _knows_one_node):
         return
     joins = (step.call for step in trace.steps if step.name in JOINS and step.call is not None)
     if any(map(joins_by_local_rank, joins)):
@@ -41,6 +39,10 @@ def find_shards_by_local_rank(trace: Trace, files: Files) -> Iterator[SourceFact
         whole = replicas is None or _is_world(replicas)
         if whole and rank is not None and is_local_rank(rank, step.scope, files):
             yield ways.tell("shard-by-local-rank", step, rank=ast.unparse(rank))
+
+
+def _knows_one_node(member: Scope) -> bool:
+    return any(ONE_NODE.search(line) or STANDALONE.search(line) for line in member.script.lines)
 
 
 def _is_world(node: ast.expr) -> bool:
