@@ -76,6 +76,10 @@ class Programs:
             self._together[id(above)] = tuple(each for each in self._files.modules if each in found)
         return self._together[id(above)]
 
+    def with_importers(self, module: Scope) -> frozenset[Scope]:
+        """Return a module, and those that import it, directly or not."""
+        return frozenset(self._above.follow(module))
+
     def of_script(self, module: Scope) -> tuple[Scope, ...]:
         """Return what runs with a script: all that it imports; of a module without a main guard, its `members`."""
         if not any(isinstance(each, ast.If) and is_main_guard(each.test) for each in module.node.body):

@@ -72,7 +72,7 @@ def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
                 each
                 for each in own_nodes(scope.node)
                 if isinstance(each, ast.Attribute)
-                and _may_miss(each, names, named)
+                and _may_miss(each, scope, names, named)
                 and each.attr not in given
             ]
             choices = {id(each) for node in (own_nodes(scope.node) if asked else ())
@@ -123,50 +123,56 @@ def _find_bound(kinds: Kinds) -> list[tuple[ast.Call, Scope]]:
     return [(wrap.value.call, wrap.scope) for wrap in wraps_of(kinds)] + prepared
 
 
-def _name_holders(bound: list[tuple[ast.Call, Scope]], kinds: Kinds) -> set[str]:
+def _name_holders(bound: list[tuple[ast.Call, Scope]], kinds: Kinds) -> dict[str, set[Scope]]:
     """Return the last names of what holds wrappers: variables, and parameters of functions that get those.
 
-    Where a function has a call that gives one, it may return it.
+    Each with the modules in which it may: where it is bound, and those that import that. Where a function has a call
+    that gives a wrapper, it may return it.
     """
     calls = [*bound, *(each for _, scope in bound for each in kinds.callers(scope))]
     known = {call for call, _ in calls}
-    names: set[str] = set()
+    names: dict[str, set[Scope]] = {}
+
+    def add(name: str, module: Scope) -> None:
+        names.setdefault(name, set()).update(kinds.programs.with_importers(module))
+
     for scope in dict.fromkeys(scope for _, scope in calls):
         for node in own_nodes(scope.node):
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(each in known for each in ast.walk(node.value)):
-                    names.update(_last(each) for target in targets for each in ast.walk(target))
-    names.discard("")
+                    for name in {_last(each) for target in targets for each in ast.walk(target)} - {""}:
+                        add(name, scope.module)
     for _ in range(STEPS):
         for module in kinds.files.modules:
             for call, scope, _ in kinds.programs.list_calls(module):
                 given = [*call.args, *(each.value for each in call.keywords)]
                 called = (
-                    kinds.called(call, scope) if any(_gives(each, names, known) for each in given) else None
+                    kinds.called(call, scope)
+                    if any(_gives(each, scope, names, known) for each in given)
+                    else None
                 )
-                if called is not None:
-                    own = {name: find_argument(call, called, name) for name in called.parameters}
-                    names.update(
-                        name for name, each in own.items() if each is not None and _gives(each, names, known)
-                    )
+                for name in called.parameters if called is not None else ():
+                    each = find_argument(call, called, name) if called is not None else None
+                    if called is not None and each is not None and _gives(each, scope, names, known):
+                        add(name, called.module)
     return names
 
 
-def _gives(node: ast.expr, names: set[str], known: set[ast.Call]) -> bool:
-    return _last(node) in names or node in known
+def _gives(node: ast.expr, scope: Scope, names: dict[str, set[Scope]], known: set[ast.Call]) -> bool:
+    return scope.module in names.get(_last(node), ()) or node in known
 
 
 def _last(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _may_miss(node: ast.Attribute, names: set[str], named: set[str]) -> bool:
+def _may_miss(node: ast.Attribute, scope: Scope, names: dict[str, set[Scope]], named: set[str]) -> bool:
     """Whether an attribute that a wrapper has not is asked of what bears the name of one, or is one of its model."""
     return (
         isinstance(node.ctx, ast.Load)
         and isinstance(node.value, (ast.Name, ast.Attribute))
-        and (_last(node.value) in names or node.attr in named)
+        and (node.attr in named or scope.module in names.get(_last(node.value), ()))
         and node.attr not in OF_WRAPPER
         and not node.attr.startswith(("_", "register_"))
     )
