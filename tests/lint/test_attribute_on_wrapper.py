@@ -85,6 +85,8 @@ main(*sys.argv[1:])
         "setattr(model, 'config', model.module.config)\nmodel.config",
         "model.module.config",
         "model = Own(model)\nmodel.config",
+        "if args.debug:\n    assert not args.distributed and args.batch == 1\n    print(model.config)",
+        "if args.engine:\n    model.save_checkpoint('out')",
     ],
 )
 def test_what_the_wrapper_was_given_is_right(use: str) -> None:

@@ -37,6 +37,12 @@ OF_WRAPPER = frozenset("""
     use_side_stream_for_tensor_copies will_sync_module_buffers xpu zero_grad
     """.split())  # fmt: skip
 """What DistributedDataParallel of torch 2.13 has of its own; hooks are told by their names."""
+OF_ENGINES = frozenset("""
+    backward get_lr global_rank global_steps gradient_accumulation_steps is_gradient_accumulation_boundary
+    load_checkpoint lr_scheduler optimizer save_16bit_model save_checkpoint save_fp16_model step train_batch_size
+    train_micro_batch_size_per_gpu
+    """.split())  # fmt: skip
+"""What DeepSpeed's engine has (deepspeed.readthedocs.io): a program that asks for it means a model of that."""
 WRAPPED = ("wrapped", "prepared model")
 WRAPPER = "DistributedDataParallel"
 """Whatever it is imported as, some line says so."""
@@ -85,7 +91,7 @@ def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
 def _judge(node: ast.Attribute, scope: Scope, kinds: Kinds) -> Iterator[SourceFact]:
     """Yield the fact of one attribute, where it is asked of a wrapper."""
     wrapper, always = _find_wrapper(node, scope, kinds)
-    if wrapper is None or wrapper.scope is None or _is_caught(node, scope):
+    if wrapper is None or wrapper.scope is None or _is_caught(node, scope) or _is_denied(node, scope, kinds):
         return
     elsewhere = isinstance(node.value, ast.Attribute) and wrapper.scope is not scope
     if elsewhere and may_come_before(scope, wrapper, kinds):
@@ -216,6 +222,19 @@ def _is_caught(node: ast.Attribute, scope: Scope) -> bool:
     )
 
 
+def _is_denied(node: ast.Attribute, scope: Scope, kinds: Kinds) -> bool:
+    """Whether an ``assert`` that may ask for the wrapper, or for several ranks, is passed before."""
+    flow = kinds.flow(scope)
+    spot = flow.spot(node)
+    return spot is not None and any(
+        isinstance(statement, ast.Assert)
+        and at.number < spot.number
+        and set(at.blocks) <= set(spot.blocks)
+        and ASKS.search(ast.unparse(statement.test)) is not None
+        for statement, at in flow.statements
+    )
+
+
 def _catches(handler: ast.ExceptHandler) -> bool:
     return (
         handler.type is None
@@ -269,7 +288,7 @@ def _lacks(value: Value, attribute: str, kinds: Kinds) -> bool:
     models = _models_in(value)
     if any(each.owner is not None and _has(each.owner, attribute, kinds) for each in models):
         return True
-    known = value.kind != "wrapped" or value.name in WRAPPERS
+    known = (value.kind != "wrapped" or value.name in WRAPPERS) and attribute not in OF_ENGINES
     return known and (not models or any(each.owner is None for each in models))
 
 
