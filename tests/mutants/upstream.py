@@ -41,7 +41,7 @@ class Fix:
     words: str
     """What was wrong."""
     blind: bool = False
-    """Whether it was collected by reading histories, by somebody who did not know what `lint` can find."""
+    """Whether it was collected from histories without knowing what `lint` can find."""
 
     @property
     def link(self) -> str:
