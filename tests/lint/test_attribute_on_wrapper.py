@@ -134,6 +134,30 @@ def test_attribute_of_what_accelerate_prepared(use: str) -> None:
     assert_found(PREPARED.format(before="pass", use=use), "DDP014", "warning")
 
 
+OTHER = """
+class Part(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {part}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "part", "wrapped"),
+    [
+        ("torch.ones(2)", "pass", False),
+        ("Part()", "self.register_buffer('window', torch.hann_window(8))", False),
+        ("Part()", "self.scale = torch.nn.Parameter(torch.ones(2))", True),
+        ("Part()", "self.layer = torch.nn.Linear(2, 2)", True),
+        ("load('a.pt')", "pass", True),
+    ],
+)
+def test_accelerate_wraps_no_model_without_parameters(made: str, part: str, wrapped: bool) -> None:
+    program = PREPARED.format(before="pass", use="value = agent.get_value(x)")
+    program = OTHER.format(part=part) + program.replace("torch.nn.Linear(2, 2)", made)
+    assert bool(lines_of(lint(program), "DDP014")) is wrapped
+
+
 @pytest.mark.right
 @pytest.mark.parametrize(
     ("before", "use"),

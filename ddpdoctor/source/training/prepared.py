@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_calls, find_keyword
+from ddpdoctor.source.resolve.walking import find_calls, find_keyword, names_in
 from ddpdoctor.source.training.freezing import read_switch
 from ddpdoctor.source.training.wraps import Wrap
 
@@ -18,6 +18,12 @@ ACCELERATE = "accelerate.Accelerator"
 ACCELERATES = "ccelerat"
 """Part of each line that names the package, or its class."""
 METHODS = frozenset({"prepare", "prepare_model"})
+PLAIN = frozenset(
+    {"torch", "numpy", "math", "int", "float", "str", "len", "list", "tuple", "dict", "set", "max", "min"}
+)
+"""What makes no layers."""
+DEEPEST = 4
+"""Modules that are followed into one another."""
 OTHER_WAYS = re.compile(r"deepspeed|fsdp|fully_?shard|megatron", re.IGNORECASE)
 """What else a launch of Accelerate can make of a model: objects that ask it for what they have not."""
 _PREPARES: WeakKeyDictionary[Kinds, list[Wrap]] = WeakKeyDictionary()
@@ -40,7 +46,38 @@ def is_wrapped_by_accelerate(value: Value, kinds: Kinds) -> bool:
         and all(each.name == ACCELERATE for each in owners)
         and find_keyword(call, "evaluation_mode") is None
         and not any({each.identity, each.owner} & (_frozen_of(kinds) - {None}) for each in _models_of(value))
+        and not any(each.owner is not None and _is_bare(each.owner, kinds) for each in _models_of(value))
     )
+
+
+def _is_bare(owner: Scope, kinds: Kinds, depth: int = 0) -> bool:
+    """Whether a class of models has no parameters: it keeps numbers and tensors alone, and others of the kind."""
+    files = kinds.files
+    family = list(files.objects.bases(owner))
+    if depth > DEEPEST or any(
+        files.find_class(base, each.outer or each) is None
+        and files.dotted(base, each.outer or each) != "torch.nn.Module"
+        for each in family
+        for base in getattr(each.node, "bases", ())
+    ):
+        return False
+    for each in family:
+        if any("arameter" in name for name in names_in(each.node)):
+            return False
+        for value in (value for values in each.attributes.values() for value in values):
+            if not isinstance(value, ast.Call):
+                continue
+            home = each.makers.get(value, each)
+            made = files.find_class(value.func, home)
+            name = files.dotted(value.func, home) or ""
+            if not _is_bare(made, kinds, depth + 1) if made is not None else not _is_plain(name):
+                return False
+    return True
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a function makes a number, a tensor or a list."""
+    return name.split(".")[0] in PLAIN and not name.startswith(("torch.nn.", "torch.hub."))
 
 
 def prepares_of(kinds: Kinds) -> list[Wrap]:
