@@ -53,7 +53,7 @@ def find_calls(scope: Scope) -> Iterator[ast.Call]:
     yield from scope.calls
 
 
-def name_last(node: ast.expr) -> str:
+def name_last(node: ast.AST) -> str:
     """Return ``barrier`` for ``dist.barrier`` and for ``barrier``; an empty text for other expressions."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
@@ -96,6 +96,11 @@ def find_argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None
 def is_true(node: ast.expr | None) -> bool:
     """Whether an argument is ``True`` as it stands."""
     return isinstance(node, ast.Constant) and node.value is True
+
+
+def is_false(node: ast.expr) -> bool:
+    """Whether a value is ``False``, ``None`` or another constant that does not hold."""
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def is_none(node: ast.expr) -> bool:

@@ -11,7 +11,14 @@ from ddpdoctor.evidence.sources import SourceFact
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
-from ddpdoctor.source.resolve.walking import find_calls, find_keyword, is_spelled_out, names_in, own_nodes
+from ddpdoctor.source.resolve.walking import (
+    find_calls,
+    find_keyword,
+    is_false,
+    is_spelled_out,
+    names_in,
+    own_nodes,
+)
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact, tell_question
 
 MODULES = re.compile(r"^(?:lightning|pytorch_lightning)\b.*\bLightningModule$")
@@ -89,11 +96,7 @@ def _find_in_class(owner: Scope, files: Files) -> Iterator[tuple[ast.Call, Scope
 def _may_synchronize(call: ast.Call) -> bool:
     given = find_keyword(call, "sync_dist")
     alone = find_keyword(call, "rank_zero_only")
-    return any(each is not None and not _is_false(each) for each in (given, alone))
-
-
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and not node.value
+    return any(each is not None and not is_false(each) for each in (given, alone))
 
 
 def _is_computed(value: ast.expr, step: Scope, owner: Scope, files: Files, depth: int = 0) -> bool:

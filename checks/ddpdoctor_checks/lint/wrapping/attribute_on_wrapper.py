@@ -13,7 +13,7 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import TRIES, find_argument, find_calls, own_nodes
+from ddpdoctor.source.resolve.walking import TRIES, find_argument, find_calls, name_last, own_nodes
 from ddpdoctor.source.training.prepared import (
     ACCELERATES,
     METHODS,
@@ -147,7 +147,7 @@ def _name_holders(bound: list[tuple[ast.Call, Scope]], kinds: Kinds) -> dict[str
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(each in known for each in ast.walk(node.value)):
-                    for name in {_last(each) for target in targets for each in ast.walk(target)} - {""}:
+                    for name in {name_last(each) for target in targets for each in ast.walk(target)} - {""}:
                         add(name, scope.module)
     for _ in range(STEPS):
         for module in kinds.files.modules:
@@ -166,11 +166,7 @@ def _name_holders(bound: list[tuple[ast.Call, Scope]], kinds: Kinds) -> dict[str
 
 
 def _gives(node: ast.expr, scope: Scope, names: dict[str, set[Scope]], known: set[ast.Call]) -> bool:
-    return scope.module in names.get(_last(node), ()) or node in known
-
-
-def _last(node: ast.AST) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return scope.module in names.get(name_last(node), ()) or node in known
 
 
 def _may_miss(node: ast.Attribute, scope: Scope, names: dict[str, set[Scope]], named: set[str]) -> bool:
@@ -178,7 +174,7 @@ def _may_miss(node: ast.Attribute, scope: Scope, names: dict[str, set[Scope]], n
     return (
         isinstance(node.ctx, ast.Load)
         and isinstance(node.value, (ast.Name, ast.Attribute))
-        and (node.attr in named or scope.module in names.get(_last(node.value), ()))
+        and (node.attr in named or scope.module in names.get(name_last(node.value), ()))
         and node.attr not in OF_WRAPPER
         and not node.attr.startswith(("_", "register_"))
     )

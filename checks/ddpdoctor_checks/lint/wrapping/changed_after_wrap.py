@@ -15,7 +15,7 @@ from ddpdoctor.source.resolve.flow import Flow, Spot
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_argument, find_keyword, is_spelled_out, names_in
+from ddpdoctor.source.resolve.walking import find_argument, find_keyword, is_false, is_spelled_out, names_in
 from ddpdoctor.source.training.freezing import freezes, read_switch
 from ddpdoctor.source.training.train_loops import HOLDERS, TrainingLoop, training_loops
 from ddpdoctor.source.training.wraps import DEEPEST, Wrap, goes_through_module, is_certain, wraps_of
@@ -339,17 +339,13 @@ def _is_awaited(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     """
     path = _root(node)[1]
     settings = [find_keyword(wrap.value.call, name) for name in ("find_unused_parameters", "static_graph")]
-    if not path or any(each is not None and not _is_false(each) for each in settings):
+    if not path or any(each is not None and not is_false(each) for each in settings):
         return False
     if not is_spelled_out(wrap.value.call) or _was_frozen(node, scope, wrap, kinds):
         return False
     return _belongs(node, scope, wrap, kinds) and not any(
         set(path) & set(other) or not other for other in _list_freed(kinds)
     )
-
-
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and not node.value
 
 
 def _list_freed(kinds: Kinds) -> tuple[tuple[str, ...], ...]:
@@ -375,7 +371,7 @@ def _switches_unread(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Assign):
         return any(
             isinstance(each, ast.Attribute) and each.attr == "requires_grad" for each in statement.targets
-        ) and not _is_false(statement.value)
+        ) and not is_false(statement.value)
     call = statement.value if isinstance(statement, ast.Expr) else None
     return (
         isinstance(call, ast.Call)

@@ -12,7 +12,7 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import FSDP1
 from ddpdoctor.source.resolve.values import Value
-from ddpdoctor.source.resolve.walking import find_argument, find_calls, find_keyword, is_true
+from ddpdoctor.source.resolve.walking import find_argument, find_calls, find_keyword, is_false
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
 
@@ -70,11 +70,7 @@ def _shards(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:
     if kinds.files.dotted(call.func, scope) not in FSDP1 or not call.args:
         return False
     original = find_keyword(call, "use_orig_params")
-    return original is None or _is_false(original)
-
-
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and not is_true(node)
+    return original is None or is_false(original)
 
 
 def _holds(optimizer: Value, models: tuple[Value, ...], kinds: Kinds) -> bool:
