@@ -27,6 +27,24 @@ BOTH = "rank, size = world()  # here"
 ALONE = "rank = my_rank()  # here"
 SAMPLER = "sampler = DistributedSampler(data, num_replicas=size, rank=rank)\n    sampler.set_epoch(0)"
 
+MAKER = """
+def start(port=29500):
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size(), dist.get_rank()
+    try:
+        size, rank = int(os.environ["SLURM_NTASKS"]), int(os.environ["SLURM_PROCID"])
+    except KeyError:
+        size, rank = 1, 0
+        return size, rank
+    try:
+        dist.init_process_group("nccl", rank=rank, world_size=size)
+    except RuntimeError:
+        size, rank = 1, 0
+    return size, rank
+def main():
+"""
+"""Its first call makes the group, and says what it is given there."""
+
 
 def code(before: str, after: str, start: str = START) -> str:
     return HELPERS.format(before=before, after=after, start=start)
@@ -70,6 +88,7 @@ def test_number_of_a_single_process_is_used_by_all_ranks(text: str) -> None:
         .replace("main({})", f"{START}\nmain({{}})")
         .replace("    start()\n", ""),
         code("rank = int(os.environ['RANK'])", "shard(data, rank)"),
+        MAKER + "    rank, size = start()\n    shard(data, rank)\nmain()\n",
     ],
 )
 def test_number_is_asked_for_in_time_or_not_used(text: str) -> None:

@@ -341,6 +341,32 @@ def test_weights_below_a_test_of_their_origin_are_asked_about(test: str, asked: 
 
 
 @pytest.mark.parametrize(
+    ("path", "beside", "asked"),
+    [
+        ("'./weights/resnet.pth'", "pass", True),
+        ("f'./weights/resnet{args.depth}.pth'", "pass", True),
+        ("os.path.join(args.out, 'latest.pth')", "torch.save(net.state_dict(), args.out + '/latest.pth')", False),
+        ("'./weights/resnet.pth'", "write('resnet', net)", False),
+        ("args.path", "pass", False),
+    ],
+)
+def test_weights_that_are_named_in_no_other_line_are_asked_about(path: str, beside: str, asked: bool) -> None:
+    text = f"""
+    def main(args):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        net = Net().cuda()
+        net.load_state_dict(torch.load({path}))
+        if dist.get_rank() == 0:
+            {beside}
+        dist.destroy_process_group()
+    main(parse())
+    """
+    assert [each.code for each in of(lint(text), "CKP003")] == ([] if asked else ["CKP003"])
+    assert "CKP003" in {each.code for each in ask(text)} or not asked
+
+
+@pytest.mark.parametrize(
     ("path", "owner", "codes"),
     [
         ("args.resume", "net", ["CKP003"]),

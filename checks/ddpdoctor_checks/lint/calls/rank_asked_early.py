@@ -68,7 +68,9 @@ def _find_join(steps: list[Step], home: Scope, asked: Step) -> tuple[Step, int] 
         if step.name in JOINS:
             node = step.node if step.scope is home else None
             node = next((each.call for each in step.frames if each.scope is home), node)
-            return (step, node.lineno) if node is not None and around <= set(step.guards) else None
+            if node is None or node is asked.frames[-1].call or not around <= set(step.guards):
+                return None  # what asks may make the group itself, where there is none yet
+            return step, node.lineno
     return None
 
 

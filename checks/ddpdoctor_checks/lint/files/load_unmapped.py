@@ -25,6 +25,10 @@ PUBLISHED = re.compile(
 )
 """Checkpoints that others have published, or that are put together of shards, whose tensors mostly are on the CPU:
 their path says so, or a test before."""
+RESUMES = re.compile("resum|restart|recover", re.IGNORECASE)
+"""Checkpoints of the program itself, whoever writes them."""
+SPELLED = re.compile(r"(?:^|/)([^/.]{3,100})(?:\.[^/]{0,20})?$")
+"""The name of a file without its endings, at the end of a text or of the piece before what is filled in."""
 CHOSEN = 3
 """Variables that are followed into one another from a path."""
 
@@ -35,7 +39,8 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
 
     Only what is given to ``load_state_dict``, or has keys that a ``torch.save`` of the files writes (own), in programs
     that use GPUs. Where it is not seen what becomes of it, the program moves to the CPU what it saves, or others may
-    have published the file, that is asked (``load-doubted``).
+    have published the file (its path says so, or is spelled out and named nowhere else), that is asked
+    (``load-doubted``).
     """
     if not trace.has_peers or not uses_gpu(trace, files):
         return
@@ -61,7 +66,8 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         words = " ".join([ways.spell(path, step), *texts, *tests])
         own = is_of_program(call, step.scope, kinds)
         restored = own or is_restored(call, step.scope, kinds)
-        published = not own and PUBLISHED.search(words)
+        of_others = not RESUMES.search(words) and _is_named_once(texts, files)
+        published = not own and (PUBLISHED.search(words) or of_others)
         sure = restored and not published and not from_cpu and (own or trace.owner is None)
         if not restored and is_of_numbers(call, step.scope):
             continue
@@ -78,6 +84,13 @@ def _follow(path: ast.expr, scope: Scope, depth: int = 0) -> Iterator[ast.AST]:
         for value in values:
             if value is not UNKNOWN:
                 yield from _follow(value, home, depth + 1)
+
+
+def _is_named_once(texts: Iterable[str], files: Files) -> bool:
+    """Whether a path spells names out that stand in one line alone: no program that was read writes such a file."""
+    names = {found[1] for text in texts if (found := SPELLED.search(text))}
+    lines = [line for module in files.modules for line in module.script.lines] if names else []
+    return bool(names) and all(sum(name in line for line in lines) <= 1 for name in names)
 
 
 def _is_of_rank(node: ast.AST) -> bool:
