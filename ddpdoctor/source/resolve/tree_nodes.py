@@ -10,6 +10,8 @@ PLAIN = frozenset(
     {"arg", "attr", "ctx", "id", "kind", "level", "lineno", "module", "op", "ops", "type_comment"}
 )
 """Fields that hold texts, numbers and marks such as Load and Add, which are a third of all nodes."""
+MIXED = frozenset({"keys", "kw_defaults", "kwd_attrs", "names"})
+"""Fields of lists that may hold ``None`` or texts between nodes."""
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
 
 
@@ -29,8 +31,8 @@ def list_children(node: ast.AST) -> list[ast.AST]:
     found: list[ast.AST] = []
     for name in fields:
         value = getattr(node, name, None)
-        if isinstance(value, list):
-            found += [each for each in value if isinstance(each, ast.AST)]
+        if value.__class__ is list:
+            found += value if name not in MIXED else [each for each in value if isinstance(each, ast.AST)]
         elif isinstance(value, ast.AST):
             found.append(value)
     return found

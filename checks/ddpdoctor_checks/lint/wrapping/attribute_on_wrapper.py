@@ -66,26 +66,26 @@ def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
     bound = _find_bound(kinds)
     if not bound:
         return
-    given = {name for module in files.modules for each in ast.walk(module.node) for name in _list_given(each)}
+    scopes = [scope for module in files.modules for scope in module.walk()]
+    given = {name for scope in scopes for each in own_nodes(scope.node) for name in _list_given(each)}
     if "__getattr__" in given or _sets_by_name(kinds):
         return
     names = _name_holders(bound, kinds)
     owners = {inner.owner for wrap in wraps_of(kinds) for inner in wrap.value.inner} - {None}
     named = {name for each in owners if each is not None for name in (*each.attributes, *each.functions)}
-    for module in files.modules:
-        for scope in module.walk():
-            asked = [
-                each
-                for each in own_nodes(scope.node)
-                if isinstance(each, ast.Attribute)
-                and _may_miss(each, scope, names, named)
-                and each.attr not in given
-            ]
-            choices = {id(each) for node in (own_nodes(scope.node) if asked else ())
-                       if isinstance(node, (ast.IfExp, ast.BoolOp)) for each in ast.walk(node)}  # fmt: skip
-            for node in asked:
-                if id(node) not in choices:
-                    yield from _judge(node, scope, kinds)
+    for scope in scopes:
+        asked = [
+            each
+            for each in own_nodes(scope.node)
+            if isinstance(each, ast.Attribute)
+            and _may_miss(each, scope, names, named)
+            and each.attr not in given
+        ]
+        choices = {id(each) for node in (own_nodes(scope.node) if asked else ())
+                   if isinstance(node, (ast.IfExp, ast.BoolOp)) for each in ast.walk(node)}  # fmt: skip
+        for node in asked:
+            if id(node) not in choices:
+                yield from _judge(node, scope, kinds)
 
 
 def _judge(node: ast.Attribute, scope: Scope, kinds: Kinds) -> Iterator[SourceFact]:
@@ -245,6 +245,8 @@ def _list_given(node: ast.AST) -> Iterator[str]:
             yield node.attr
     elif isinstance(node, ast.Call) and _is_setattr(node) and isinstance(node.args[1], ast.Constant):
         yield str(node.args[1].value)
+    elif isinstance(node, ast.Lambda):
+        yield from (name for each in ast.walk(node.body) for name in _list_given(each))
 
 
 def _is_setattr(call: ast.Call) -> bool:
