@@ -345,7 +345,11 @@ def test_weights_below_a_test_of_their_origin_are_asked_about(test: str, asked: 
     [
         ("'./weights/resnet.pth'", "pass", True),
         ("f'./weights/resnet{args.depth}.pth'", "pass", True),
-        ("os.path.join(args.out, 'latest.pth')", "torch.save(net.state_dict(), args.out + '/latest.pth')", False),
+        (
+            "os.path.join(args.out, 'latest.pth')",
+            "torch.save(net.state_dict(), args.out + '/latest.pth')",
+            False,
+        ),
         ("'./weights/resnet.pth'", "write('resnet', net)", False),
         ("args.path", "pass", False),
     ],
