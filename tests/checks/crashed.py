@@ -44,7 +44,8 @@ def one_raises(
     return job.complains([each for each in range(world) if each != rank])
 
 
-def unused(ranks: range | list[int], world: int = 4) -> Job:
+def unused(ranks: range | list[int], world: int = 4, frozen: bool | None = False) -> Job:
+    """Two parameters get no gradient; both are frozen, none, or the first alone (None)."""
     job = Job(world)
     for rank in ranks:
         job.raises(rank, "RuntimeError", UNUSED.format(rank=rank), seconds=5 + rank / 1000)
@@ -52,8 +53,8 @@ def unused(ranks: range | list[int], world: int = 4) -> Job:
             WrapperFacts(
                 job.processes[rank].pid, "Net", rank=rank,
                 parameters=(
-                    WrappedParameter(2, "b.weight", "b", "Linear", forward_ran=False),
-                    WrappedParameter(3, "b.bias", "b", "Linear", forward_ran=False),
+                    WrappedParameter(2, "b.weight", "b", "Linear", False, requires_grad=frozen is False),
+                    WrappedParameter(3, "b.bias", "b", "Linear", False, requires_grad=not frozen),
                 ),
             )
         )  # fmt: skip

@@ -290,6 +290,8 @@ CASES: dict[str, tuple[Callable[[], Job | Evidence], str, str]] = {
     ),
     "COL008": (uneven, "1", "Rank 1 exited while ranks 0, 2 still waited"),
     "DDP001": (lambda: unused(range(4)), "0-3", "2 parameters received no gradient in the step before: b.weight and b.bias (of Linear b, whose forward never ran)"),
+    "DDP006": (lambda: unused(range(2), 2, frozen=True), "0-1", "2 parameters were frozen after the model was wrapped"),
+    "DDP001 of which one is frozen": (lambda: unused(range(2), 2, frozen=None), "0-1", "2 parameters received no gradient"),
     "DDP002": (lambda: unused([1]), "1", "on some ranks only: b.weight and b.bias (of Linear b, whose forward never ran) on rank 1; ranks 0, 2-3 used all"),
     "DDP003": (lambda: all_raise(2, "RuntimeError", TWICE.removeprefix("RuntimeError: ")), "0-1", "the gradient of a.bias twice"),
     "DDP004": (lambda: everyone_raises("graph-changed"), "0-1", "static_graph=True"),

@@ -57,6 +57,7 @@ FACTS = {
     "directory-raced": {"CKP005"},
     "download-raced": {"DAT008"},
     "group-initialised-twice": {"ENV019"},
+    "frozen-after-wrap": {"DDP006"},
     "group-not-initialised": {"ENV019"},
     "hang-barrier-under-file-lock": {"COL009"},
     "hang-both-receive": {"COL011"},

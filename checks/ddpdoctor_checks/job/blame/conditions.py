@@ -192,6 +192,19 @@ def _in_place(view: View, groups: dict[str, str], context: Context) -> str | Non
     return "DDP010" if wrapped and buffers and broadcast and old else "ERR001"
 
 
+def _unused(view: View, groups: dict[str, str], context: Context) -> str:
+    """DDP001, or DDP006 where each of these parameters is frozen by now.
+
+    DDP waits for those alone that were not when it wrapped the model (``_build_params_for_reducer`` in
+    torch/nn/parallel/distributed.py).
+    """
+    indices, names = groups.get("indices", "").split(), groups.get("names", "").split(", ")
+    known = [each for facts in view.wrappers for each in facts.parameters if each.name]
+    said = [each for each in known if str(each.index) in indices or each.name in names]
+    whole = len(said) >= len(indices or names)
+    return "DDP006" if said and whole and not any(each.requires_grad for each in said) else "DDP001"
+
+
 def read_version(text: str | None) -> tuple[int, int] | None:
     """Return major and minor of a version such as ``2.13.0+cpu``; None where there is none."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", text or "")
@@ -332,6 +345,7 @@ _RULES: dict[str, Rule] = {
     "loader-gone": _loader_gone,
     # Said by the exception itself, not by a line that somebody may have printed.
     "variable-looked-up": lambda view, groups, context: "ENV001",
-    "unused-indices": lambda view, groups, context: "DDP001",
-    "unused-names": lambda view, groups, context: "DDP001",
+    "parameters-unused": _unused,
+    "unused-indices": _unused,
+    "unused-names": _unused,
 }

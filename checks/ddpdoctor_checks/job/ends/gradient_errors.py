@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ddpdoctor.evidence import RankSet
 from ddpdoctor.evidence.job import WrappedParameter
 from ddpdoctor.judge import Fix
-from ddpdoctor_checks.common.wording import count_of, join_words, name_set
+from ddpdoctor_checks.common.wording import choose_form, count_of, join_words, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import Failure
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
@@ -105,6 +105,21 @@ def _describe_unused(diagnosis: Diagnosis, group: Group) -> Clause:
     )
 
 
+def _describe_frozen(diagnosis: Diagnosis, group: Group) -> Clause:
+    parameters = find_parameters(group.first)
+    return Clause(
+        f"{count_of(len(parameters), 'parameter')} {choose_form(len(parameters), 'was', 'were')} frozen after "
+        "the model was wrapped, and "
+        f"DistributedDataParallel waits for their gradients: {describe_parameters(parameters)}",
+        (
+            Fix("freeze first and wrap last, and wrap again after each later change",
+                code="model.backbone.requires_grad_(False)\nmodel = DistributedDataParallel(model)"),
+            Fix("or give them a learning rate of 0 instead"),
+        ),
+        _table(parameters),
+    )  # fmt: skip
+
+
 def _describe_unused_somewhere(diagnosis: Diagnosis, group: Group) -> Clause:
     sets: dict[tuple[str, ...], list[int]] = {}
     by_set: dict[tuple[str, ...], list[WrappedParameter]] = {}
@@ -171,5 +186,6 @@ CLAUSES: dict[str, Describe] = {
     "DDP004": _describe_graph,
     "DDP003": _describe_twice,
     "DDP001": _describe_unused,
+    "DDP006": _describe_frozen,
     "DDP002": _describe_unused_somewhere,
 }

@@ -9,12 +9,15 @@ from ddpdoctor.evidence import Evidence
 from ddpdoctor.judge import CannotLook, Finding, NotApplicable, diagnosis
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.wording import name_set
-from ddpdoctor_checks.job.blame.judging import has_failed
+from ddpdoctor_checks.job.blame.judging import diagnose, has_failed
 from ddpdoctor_checks.training.replicas.apart import Parting
 from ddpdoctor_checks.training.replicas.divergence import judge_replicas
 from ddpdoctor_checks.training.replicas.divergence_words import tell_parting
 
 NEEDS = ("training",)
+UNUSED = ("DDP001", "DDP002")
+UNREDUCED = (*UNUSED, "DDP006")
+"""Errors of DistributedDataParallel that say that it did not reduce all gradients of the step before."""
 
 
 @diagnosis(
@@ -32,7 +35,7 @@ def find_parted(evidence: Evidence) -> Iterable[Finding]:
     failed = has_failed(evidence)
     partings = judge_replicas(evidence)
     for parting in partings:
-        if failed and (parting.code in ("DDP001", "DDP002") or _is_seen_at_end(parting)):
+        if failed and (parting.code in UNUSED or _is_seen_at_end(parting, evidence)):
             continue
         doubtful = parting.confidence == "low" or parting.slight
         found = tell_parting(parting, "info" if parting.advice else "warning" if doubtful else None)
@@ -47,6 +50,8 @@ def find_parted(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
-def _is_seen_at_end(parting: Parting) -> bool:
-    """Whether parameters differ only in what a failed job left: a last step that nobody reduced explains that too."""
-    return parting.first is not None and parting.first.final and parting.gradients is None
+def _is_seen_at_end(parting: Parting, evidence: Evidence) -> bool:
+    """Whether parameters differ only in what a failed job left: a last step that nothing reduced explains that too."""
+    cause = diagnose(evidence).cause
+    unreduced = parting.gradients is None or (cause is not None and cause.code in UNREDUCED)
+    return parting.first is not None and parting.first.final and unreduced
