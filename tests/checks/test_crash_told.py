@@ -15,10 +15,12 @@ from ddpdoctor.evidence.job import (
     JobEnd,
     MemoryRecord,
     ProcessRecord,
+    WrappedParameter,
 )
 from ddpdoctor.evidence.texts.matching import find_entry
 from ddpdoctor.testing import assert_status
 from ddpdoctor_checks.common.frames import user_frames
+from ddpdoctor_checks.job.blame.conditions import MOST_WRITTEN
 from ddpdoctor_checks.job.ends import find_cause
 from tests.checks.crashed import all_raise, everyone_raises, one_raises, restarts_of, said, segfault, unused
 from tests.checks.jobs import LOOP, TIMED_OUT, Job, at, cause_of, join_attempts, judge
@@ -207,6 +209,20 @@ def test_indices_are_told_where_no_name_is_known() -> None:
     job = unused(range(2), world=2)
     job.wrappers.clear()
     assert "parameter 2 and parameter 3" in cause_of(job).message
+
+
+@pytest.mark.parametrize(("written", "code"), [(MOST_WRITTEN, "DDP006"), (MOST_WRITTEN - 1, "DDP001")])
+def test_more_parameters_were_frozen_than_are_written_down(written: int, code: str) -> None:
+    job = unused(range(2), world=2)
+    indices = " ".join(map(str, range(300)))
+    job.exceptions[:] = [
+        replace(each, message=each.message.replace(": 2 3", f": {indices}")) for each in job.exceptions
+    ]
+    rows = tuple(WrappedParameter(n, f"stem.{n}.weight", requires_grad=False) for n in range(written))
+    job.wrappers[:] = [replace(each, parameters=rows) for each in job.wrappers]
+    found = cause_of(job)
+    assert found.code == code
+    assert "300 parameters" in found.message
 
 
 def test_sets_of_unused_parameters_that_differ_are_told_per_rank() -> None:

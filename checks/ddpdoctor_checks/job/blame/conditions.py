@@ -23,6 +23,9 @@ HUP, INT, ABRT, BUS, KILL, SEGV, TERM = 1, 2, 6, 7, 9, 11, 15
 LAUNCHERS = ("agent", "its parent")
 """How senders of signals begin that pass on what happened elsewhere: torchrun's agent, and who started the rank."""
 
+MOST_WRITTEN = 200
+"""Parameters that a process writes down of one error of the wrapper (``_LISTED`` in ddpdoctor_watch/models/ddp.py)."""
+
 IN_PLACE_CURED = (2, 13)
 """First version of torch with which the in-place broadcast of buffers was seen not to break a second forward (row D06
 of the list of failure modes: not reproduced on 2.13.0)."""
@@ -201,7 +204,7 @@ def _unused(view: View, groups: dict[str, str], context: Context) -> str:
     indices, names = groups.get("indices", "").split(), groups.get("names", "").split(", ")
     known = [each for facts in view.wrappers for each in facts.parameters if each.name]
     said = [each for each in known if str(each.index) in indices or each.name in names]
-    whole = len(said) >= len(indices or names)
+    whole = len(said) >= min(len(indices or names), MOST_WRITTEN)
     return "DDP006" if said and whole and not any(each.requires_grad for each in said) else "DDP001"
 
 
