@@ -66,9 +66,9 @@ def find_loads_on_one_device(trace: Trace, files: Files) -> Iterator[SourceFact]
         words = " ".join([ways.spell(path, step), *texts, *tests])
         own = is_of_program(call, step.scope, kinds)
         restored = own or is_restored(call, step.scope, kinds)
-        of_others = not RESUMES.search(words) and _is_named_once(texts, files)
-        published = not own and (PUBLISHED.search(words) or of_others)
-        sure = restored and not published and not from_cpu and (own or trace.owner is None)
+        published = not own and PUBLISHED.search(words)
+        of_others = not own and not RESUMES.search(words) and _is_named_once(texts, files)
+        sure = restored and not published and not of_others and not from_cpu and (own or trace.owner is None)
         if not restored and is_of_numbers(call, step.scope):
             continue
         if restored or (trace.owner is None and not published):
