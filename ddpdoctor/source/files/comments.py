@@ -23,7 +23,7 @@ def find_ignores(script: Script) -> tuple[IgnoreComment, ...]:
     A comment is meant for the statement on whose lines it stands. On a line of its own between statements it is meant
     for the next one.
     """
-    if script.tree is None or not any(MARK in line for line in script.lines):
+    if script.tree is None or MARK not in script.text:
         return ()
     spans = _Spans(script)
     found = []

@@ -52,7 +52,7 @@ class ExpressionReader:
         self._unknowns = unknowns
         self._summarise = summarise
         self._note = note
-        named = [each for each in files.modules if any(WRAPPER in line for line in each.script.lines)]
+        named = [each for each in files.modules if WRAPPER in each.script.text]
         self._wrapping = {each for one in named for each in files.find_related(one)}
         """Modules of programs in which a wrapper is named: elsewhere calls are not followed to what they call."""
 

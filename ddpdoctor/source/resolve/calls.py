@@ -163,7 +163,7 @@ def _name_method(call: ast.Call, scope: Scope, files: Files) -> str | None:
 
 def _is_whole_state(call: ast.Call, scope: Scope, files: Files) -> bool:
     """Whether it is the whole state of a sharded model: below ``FSDP.state_dict_type(model, FULL_STATE_DICT)``."""
-    if not any("FULL_STATE_DICT" in line for line in scope.module.script.lines):
+    if "FULL_STATE_DICT" not in scope.module.script.text:
         return False
     return any(
         isinstance(node, ast.With)

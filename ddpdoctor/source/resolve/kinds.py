@@ -58,6 +58,8 @@ class Kinds:
         self._cut = 0
         """How often a value was not followed further; what is found meanwhile is not kept."""
         self._known: dict[tuple[ast.AST, Scope, Index], tuple[Value, ...]] = {}
+        self._left: dict[Scope, tuple[list[ast.Yield | ast.YieldFrom], list[ast.expr | None]]] = {}
+        """What each function yields, and what it returns."""
 
     @cached_property
     def sharded_in_place(self) -> frozenset[ast.AST]:
@@ -438,16 +440,21 @@ class Kinds:
         return None
 
     def _of_returns(self, function: Scope, index: Index) -> list[Value]:
-        yields = [each for each in own_nodes(function.node) if isinstance(each, (ast.Yield, ast.YieldFrom))]
+        if function not in self._left:
+            self._left[function] = (
+                [each for each in own_nodes(function.node) if isinstance(each, (ast.Yield, ast.YieldFrom))],
+                [
+                    statement.value
+                    for statement, spot in self.flow(function).statements
+                    if isinstance(statement, ast.Return) and spot.is_on
+                ],
+            )
+        yields, returned = self._left[function]
         if yields:
             return self._of_yields(yields, function) if index is None else [UNKNOWN]
-        flow = self.flow(function)
         found: list[Value] = []
-        for statement, spot in flow.statements:
-            if isinstance(statement, ast.Return) and spot.is_on:
-                found += (
-                    self.find(statement.value, function, index) if statement.value is not None else [NONE]
-                )
+        for value in returned:
+            found += self.find(value, function, index) if value is not None else [NONE]
         return found or [NONE]
 
     def _of_yields(self, yields: Iterable[ast.Yield | ast.YieldFrom], function: Scope) -> list[Value]:

@@ -125,7 +125,7 @@ class ListReader:
             for value in each.attributes.get(name, ()):
                 yield from self._find(value, each.makers.get(value, each), depth + 1)
         for module in self._files.modules:
-            for scope in module.walk() if any(f".{name}" in line for line in module.script.lines) else ():
+            for scope in module.walk() if f".{name}" in module.script.text else ():
                 yield from self._list_added(scope, partial(self._is_attribute, name, owner, scope), depth)
 
     def _is_attribute(self, name: str, owner: Scope, scope: Scope, node: ast.expr) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import compress
 
 from ddpdoctor.source.resolve.calls import JOINS, MESHES
 from ddpdoctor.source.resolve.known import SIZES
@@ -51,50 +52,65 @@ class Programs:
         self._files = files
         self._callers = callers
         self._ranks = RankReader(files)
-        imports = {module: set(files.imported(module)) for module in files.modules}
-        importers: dict[Scope, set[Scope]] = {module: set() for module in files.modules}
-        for module, own in imports.items():
+        numbers = {module: number for number, module in enumerate(files.modules)}
+        imports = [{numbers[each] for each in files.imported(module)} for module in files.modules]
+        importers: list[set[int]] = [set() for _ in imports]
+        for number, own in enumerate(imports):
             for each in own:
-                importers[each].add(module)
+                importers[each].add(number)
+        self._numbers = numbers
         self._below, self._above = _Steps(imports), _Steps(importers)
-        self._together: dict[int, tuple[Scope, ...]] = {}
+        self._together: dict[int, int] = {}
+        self._listed: dict[int, tuple[Scope, ...]] = {}
         self._joins: dict[Scope, bool] = {}
+        self._distributed: dict[int, bool] = {}
         self._calls: dict[Scope, tuple[tuple[ast.Call, Scope, str], ...]] = {}
         self._named: dict[tuple[Scope, frozenset[str]], tuple[tuple[ast.Call, Scope, str], ...]] = {}
         self._answers: dict[Callable[..., bool], dict[Scope, bool]] = {}
-        self._mentioning: dict[str, frozenset[Scope]] = {}
-        self._mentions: dict[tuple[int, str], bool] = {}
+        self._mentioning: dict[str, int] = {}
 
     def members(self, module: Scope) -> tuple[Scope, ...]:
         """Return the module, those that import it, and all that these import; further steps of either included."""
-        above = self._above.follow(module)
-        if id(above) not in self._together:
-            found: set[Scope] = set()
-            for each in above:
-                if each not in found:
-                    found |= self._below.follow(each)
-            self._together[id(above)] = tuple(each for each in self._files.modules if each in found)
-        return self._together[id(above)]
+        return self._list(self._find_members(module))
 
-    def with_importers(self, module: Scope) -> frozenset[Scope]:
+    def _find_members(self, module: Scope) -> int:
+        above = self._above.follow(self._numbers[module])
+        if above not in self._together:
+            found, missing = 0, above
+            while missing:
+                found |= self._below.follow(missing.bit_length() - 1)
+                missing &= ~found
+            self._together[above] = found
+        return self._together[above]
+
+    def _list(self, members: int) -> tuple[Scope, ...]:
+        """Return the modules of which the bits are set, in the order of the files."""
+        if members not in self._listed:
+            marks = (mark == "1" for mark in reversed(f"{members:b}"))
+            self._listed[members] = tuple(compress(self._files.modules, marks))
+        return self._listed[members]
+
+    def with_importers(self, module: Scope) -> tuple[Scope, ...]:
         """Return a module, and those that import it, directly or not."""
-        return frozenset(self._above.follow(module))
+        return self._list(self._above.follow(self._numbers[module]))
 
     def of_script(self, module: Scope) -> tuple[Scope, ...]:
         """Return what runs with a script: all that it imports; of a module without a main guard, its `members`."""
         if not any(isinstance(each, ast.If) and is_main_guard(each.test) for each in module.node.body):
             return self.members(module)
-        found = self._below.follow(module)
-        return tuple(each for each in self._files.modules if each in found)
+        return self._list(self._below.follow(self._numbers[module]))
 
     def is_distributed(self, module: Scope) -> bool:
         """Whether a program to which a module belongs becomes one rank of several."""
-        for each in self._above.follow(module):
-            if each not in self._joins:
-                self._joins[each] = self._reaches_join(each)
-            if self._joins[each]:
-                return True
-        return False
+        above = self._above.follow(self._numbers[module])
+        if above not in self._distributed:
+            self._distributed[above] = any(map(self._joins_group, self._list(above)))
+        return self._distributed[above]
+
+    def _joins_group(self, module: Scope) -> bool:
+        if module not in self._joins:
+            self._joins[module] = self._reaches_join(module)
+        return self._joins[module]
 
     def calls(
         self, module: Scope, names: frozenset[str] | None = None
@@ -148,15 +164,11 @@ class Programs:
             module: one of the program.
             word: part of a line.
         """
-        members = self.members(module)
-        key = id(members), word
-        if key not in self._mentions:
-            if word not in self._mentioning:
-                self._mentioning[word] = frozenset(
-                    each for each in self._files.modules if any(word in line for line in each.script.lines)
-                )
-            self._mentions[key] = not self._mentioning[word].isdisjoint(members)
-        return self._mentions[key]
+        if word not in self._mentioning:
+            self._mentioning[word] = sum(
+                1 << number for number, each in enumerate(self._files.modules) if word in each.script.text
+            )
+        return self._mentioning[word] & self._find_members(module) != 0
 
     def side(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
         """Return which side of a test a run of several ranks takes; None where both may be."""
@@ -321,35 +333,35 @@ class Programs:
 
 
 class _Steps:
-    """Follows steps from module to module, over any number of them.
+    """Follows steps from module to module, over any number of them. A set of modules is an integer with their bits.
 
     Args:
-        steps: the modules to which one step leads.
+        steps: of each module, the numbers of those to which one step leads.
     """
 
-    def __init__(self, steps: dict[Scope, set[Scope]]) -> None:
+    def __init__(self, steps: Sequence[Collection[int]]) -> None:
         self._steps = steps
-        self._found: dict[Scope, set[Scope]] = {}
+        self._found: dict[int, int] = {}
 
-    def follow(self, module: Scope) -> set[Scope]:
-        """Return a module and those that it leads to: one set for all that lead to each other."""
+    def follow(self, module: int) -> int:
+        """Return a module and those that it leads to."""
         if module not in self._found:
             self._found[module] = self._follow(module)
         return self._found[module]
 
-    def _follow(self, module: Scope) -> set[Scope]:
-        found, waiting = {module}, [module]
+    def _follow(self, module: int) -> int:
+        found, waiting = 1 << module, [module]
         while waiting:
             for each in self._steps[waiting.pop()]:
                 known = self._found.get(each)
-                if known is not None and module in known:
-                    return known
-                if each in found:
+                if known is not None and known >> module & 1:
+                    return known  # they lead to each other
+                if found >> each & 1:
                     continue
                 if known is not None:
                     found |= known
                 else:
-                    found.add(each)
+                    found |= 1 << each
                     waiting.append(each)
         return found
 

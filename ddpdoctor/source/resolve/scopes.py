@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddpdoctor.evidence.sources import SourcePlace
 from ddpdoctor.source.files.reading import Script
-from ddpdoctor.source.resolve.tree_nodes import children
+from ddpdoctor.source.resolve.tree_nodes import list_children
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 UNKNOWN = ast.Constant(value=...)
@@ -107,36 +108,52 @@ def build_scope(
     return scope
 
 
-def _bind(node: ast.AST, scope: Scope) -> None:
+def _bind(statement: ast.stmt, scope: Scope) -> None:
     """Note what a statement binds; functions and classes are scopes of their own."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        name = f"{scope.name}.{node.name}" if scope.name else node.name
-        inner = build_scope(scope.script, node, scope, name)
-        (scope.classes if isinstance(node, ast.ClassDef) else scope.functions)[node.name] = inner
-        return
-    if isinstance(node, ast.Lambda):
-        return
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        _import(node, scope)
-    elif isinstance(node, ast.Assign):
-        for target in node.targets:
-            _assign(target, node.value, scope)
-    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
-        if node.value is not None:
-            _assign(node.target, node.value, scope)
-    elif isinstance(node, ast.AugAssign):
-        _assign(node.target, UNKNOWN, scope)
-    elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-        _assign(node.target, UNKNOWN, scope)
-        scope.loops.update(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name))
-    elif isinstance(node, ast.Global):
-        scope.shared.update(node.names)
-        for name in node.names:
-            scope.module.bound.setdefault(name, []).append(UNKNOWN)
-    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        note = _NOTES.get(node.__class__)
+        if note is not None:
+            note(node, scope)
+        if node.__class__ not in _INNER:
+            waiting += reversed(list_children(node))
+
+
+def _note_inner(node: FunctionNode | ast.ClassDef, scope: Scope) -> None:
+    name = f"{scope.name}.{node.name}" if scope.name else node.name
+    inner = build_scope(scope.script, node, scope, name)
+    (scope.classes if isinstance(node, ast.ClassDef) else scope.functions)[node.name] = inner
+
+
+def _note_assignment(node: ast.Assign, scope: Scope) -> None:
+    for target in node.targets:
+        _assign(target, node.value, scope)
+
+
+def _note_value(node: ast.AnnAssign | ast.NamedExpr, scope: Scope) -> None:
+    if node.value is not None:
+        _assign(node.target, node.value, scope)
+
+
+def _note_change(node: ast.AugAssign, scope: Scope) -> None:
+    _assign(node.target, UNKNOWN, scope)
+
+
+def _note_loop(node: ast.For | ast.AsyncFor | ast.comprehension, scope: Scope) -> None:
+    _assign(node.target, UNKNOWN, scope)
+    scope.loops.update(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name))
+
+
+def _note_global(node: ast.Global, scope: Scope) -> None:
+    scope.shared.update(node.names)
+    for name in node.names:
+        scope.module.bound.setdefault(name, []).append(UNKNOWN)
+
+
+def _note_manager(node: ast.withitem, scope: Scope) -> None:
+    if node.optional_vars is not None:
         _assign(node.optional_vars, UNKNOWN, scope)
-    for child in children(node):
-        _bind(child, scope)
 
 
 def _import(node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
@@ -170,3 +187,23 @@ def _assign(target: ast.expr, value: ast.expr, scope: Scope) -> None:
         if owner is not None:
             owner.attributes.setdefault(target.attr, []).append(value)
             owner.makers[value] = scope
+
+
+_INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
+_NOTES: dict[type[ast.AST], Callable[[Any, Scope], None]] = {
+    ast.FunctionDef: _note_inner,
+    ast.AsyncFunctionDef: _note_inner,
+    ast.ClassDef: _note_inner,
+    ast.Import: _import,
+    ast.ImportFrom: _import,
+    ast.Assign: _note_assignment,
+    ast.AnnAssign: _note_value,
+    ast.NamedExpr: _note_value,
+    ast.AugAssign: _note_change,
+    ast.For: _note_loop,
+    ast.AsyncFor: _note_loop,
+    ast.comprehension: _note_loop,
+    ast.Global: _note_global,
+    ast.withitem: _note_manager,
+}
+"""What is noted of nodes that bind names: most nodes bind none."""

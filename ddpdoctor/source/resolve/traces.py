@@ -71,6 +71,10 @@ class Guard:
     raises: bool = False
     """The other side raises: whoever takes it ends the job instead of going on without the step."""
 
+    def __hash__(self) -> int:
+        """Hash what differs most often."""
+        return hash((self.test, self.positive))
+
 
 class Frame(NamedTuple):
     """A call of a function of the files, inside of which a step is."""
@@ -129,7 +133,7 @@ class Trace:
 
 def trace_programs(module: Scope, files: Files) -> tuple[Trace, ...]:
     """Return the programs that begin in a module: itself from its first line on, and what is spawned of it."""
-    begins = ABOUT.search("\n".join(module.script.lines)) is not None
+    begins = ABOUT.search(module.script.text) is not None
     traces = []
     for scope in module.walk():
         if (scope is module and begins) or scope.spawned:
@@ -148,7 +152,7 @@ def trace_setups(module: Scope, files: Files) -> tuple[Trace, ...]:
 
     Those of tests are left out: there a second group may be what has to fail.
     """
-    if not any("init_process_group" in line for line in module.script.lines):
+    if "init_process_group" not in module.script.text:
         return ()
     traces = []
     for scope in module.walk():
@@ -168,7 +172,7 @@ def trace_classes(module: Scope, files: Files) -> tuple[Trace, ...]:
     Libraries have them for scripts that are not read: a trainer that makes an Accelerator, or wraps its model. Methods
     that others of the class call are told where these do.
     """
-    if not ABOUT.search("\n".join(module.script.lines)):
+    if not ABOUT.search(module.script.text):
         return ()
     traces = []
     for scope in module.walk():

@@ -29,6 +29,10 @@ class Value:
     guessed: bool = False
     """Whether it is taken for a model since it is wrapped; what made it is not known."""
 
+    def __hash__(self) -> int:
+        """Hash what differs most often: all that is inside would be gone through each time."""
+        return hash((self.kind, self.made, len(self.via)))
+
     @property
     def identity(self) -> object:
         """What is equal for one object; also for those of different rounds of a loop, or of different owners."""

@@ -86,7 +86,7 @@ def prepares_of(kinds: Kinds) -> list[Wrap]:
         _PREPARES[kinds] = [
             Wrap(value, scope)
             for module in kinds.files.modules
-            if any(ACCELERATES in line for line in module.script.lines)
+            if ACCELERATES in module.script.text
             for scope in module.walk()
             for call in find_calls(scope)
             if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS
@@ -120,7 +120,7 @@ def _frozen_of(kinds: Kinds) -> frozenset[object]:
     if kinds not in _FROZEN:
         found: set[object] = set()
         for module in kinds.files.modules:
-            if not any("requires_grad" in line for line in module.script.lines):
+            if "requires_grad" not in module.script.text:
                 continue
             for scope in module.walk():
                 if isinstance(scope.node, ast.ClassDef):

@@ -122,7 +122,7 @@ def _is_flat(module: Scope, files: Files) -> bool:
         if function is not None and function.module is module:
             return True
     loops = any(isinstance(each, (ast.For, ast.While)) for each in body)
-    return loops and RANKED.search("\n".join(module.script.lines)) is not None
+    return loops and RANKED.search(module.script.text) is not None
 
 
 def _is_reached(step: Step, kinds: Kinds) -> bool:

@@ -10,6 +10,7 @@ from ddpdoctor.evidence.sources import RelatedPlace, SourceFact, SourcePlace
 from ddpdoctor.judge import Finding, Fix, check, lint_rule
 from ddpdoctor.source.resolve.calls import DIST
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
+from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, name_last, own_nodes
 from ddpdoctor.source.training.graphs import loss_of, slice_of
@@ -172,7 +173,8 @@ def _compensates(module: Scope, kinds: Kinds) -> bool:
 
 
 def _sums(member: Scope, kinds: Kinds) -> bool:
-    return multiplies(member.node) or any(
+    speaks = any(size in member.script.text for size in SIZES)
+    return (speaks and multiplies(member.node)) or any(
         name_last(call.func) in SUMS or name.startswith(WITH_GRADIENT)
         for call, _, name in kinds.programs.list_calls(member)
     )

@@ -32,10 +32,10 @@ def find_unmatched_messages(trace: Trace, files: Files) -> Iterator[SourceFact]:
     if not messages or not trace.has_peers:
         return
     ways = ways_of(files, trace)
-    text = "\n".join(line for each in files.find_related(trace.start.module) for line in each.script.lines)
+    texts = [each.script.text for each in files.find_related(trace.start.module)]
     for names, other, what in ((SENDS, "recv", "send"), (RECEIVES, "send", "recv")):
         first = next((step for step in messages if step.name in names), None)
-        if first is not None and other not in text:
+        if first is not None and not any(other in text for text in texts):
             certain = _knows_all(trace.start.module, files)
             yield SourceFact(
                 "message-unmatched", first.scope.place(first.node), details={"side": what}, certain=certain

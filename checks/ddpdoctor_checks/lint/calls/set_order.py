@@ -33,7 +33,7 @@ def find_in_set_order(trace: Trace, files: Files) -> Iterator[SourceFact]:
 
     operation: the collective. over: the set. The loop is beside it.
     """
-    if not trace.has_peers or "PYTHONHASHSEED" in "\n".join(trace.start.script.lines):
+    if not trace.has_peers or "PYTHONHASHSEED" in trace.start.script.text:
         return
     known: set[ast.AST] = set()
     for step in trace.steps:

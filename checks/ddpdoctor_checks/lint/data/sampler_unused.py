@@ -31,7 +31,7 @@ def find_unused_samplers(files: Files) -> Iterator[SourceFact]:
     for module in files.modules:
         if not any(
             "DistributedSampler" in name for each in module.walk() for name in each.imports.values()
-        ) and not any("DistributedSampler" in line for line in module.script.lines):
+        ) and "DistributedSampler" not in module.script.text:
             continue
         if any(kinds.programs.calls(module, FRAMEWORKS)):
             continue  # Accelerate and others give a loader its sampler

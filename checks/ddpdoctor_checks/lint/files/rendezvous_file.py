@@ -26,7 +26,7 @@ def find_fixed_files(module: Scope, files: Files) -> Iterator[SourceFact]:
 
     path: of the file. Nothing where the script removes files or makes unique names.
     """
-    if not FILES.search("\n".join(module.script.lines)) or _cleans(module):
+    if not FILES.search(module.script.text) or _cleans(module):
         return
     for scope in module.walk():
         for call, name in name_calls(scope, files):
@@ -42,7 +42,7 @@ def find_fixed_files(module: Scope, files: Files) -> Iterator[SourceFact]:
 
 def _cleans(module: Scope) -> bool:
     """Whether the code removes files or makes unique names; its comments do not."""
-    if not CLEANERS.search("\n".join(module.script.lines)):
+    if not CLEANERS.search(module.script.text):
         return False
     spoken = (
         node for node in ast.walk(module.node) if isinstance(node, (ast.Name, ast.Attribute, ast.alias))

@@ -145,7 +145,7 @@ def find_writes_by_nodes(trace: Trace, files: Files) -> Iterator[SourceFact]:
 
     test: what lets these ranks come there. Nothing where a script knows only one node.
     """
-    if not trace.has_peers or ONE_NODE.search("\n".join(trace.start.script.lines)):
+    if not trace.has_peers or ONE_NODE.search(trace.start.script.text):
         return
     if any(
         step.name in JOINS and step.call is not None and joins_by_local_rank(step.call)

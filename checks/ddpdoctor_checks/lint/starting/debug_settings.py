@@ -61,7 +61,7 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
 
 def _is_taken_back(name: str, step: Step) -> bool:
     pattern = rf"(?:del\s+os\.environ\[|environ\.pop\(|unsetenv\()\s*['\"]{re.escape(name)}['\"]"
-    return re.search(pattern, "\n".join(step.scope.script.lines)) is not None
+    return re.search(pattern, step.scope.script.text) is not None
 
 
 def _stays_on(call: ast.Call, step: Step, trace: Trace) -> bool:

@@ -30,7 +30,7 @@ def find_devices_by_rank(trace: Trace, files: Files) -> Iterator[SourceFact]:
     rank: how it is written; standalone: not empty where the script says that it is started on one node. Nothing where a
     script knows only one node.
     """
-    text = "\n".join(trace.start.script.lines)
+    text = trace.start.script.text
     if not trace.has_peers or ONE_NODE.search(text):
         return
     joins = (step.call for step in trace.steps if step.name in JOINS and step.call is not None)

@@ -58,8 +58,8 @@ def _find_unspoken(trace: Trace, files: Files, sure: bool) -> Iterator[SourceFac
     if not joins or not trace.has_peers or not (trace.setup or sure or uses_gpu(trace, files)):
         return
     programs, module = kinds_of(files).programs, trace.start.module
-    text = "\n".join(line for each in programs.members(module) for line in each.script.lines)
-    if "nccl" not in text or "cuda" not in text or programs.any_file(module, _sets_device, files):
+    named = all(programs.mentions(module, word) for word in ("nccl", "cuda"))
+    if not named or programs.any_file(module, _sets_device, files):
         return
     if any(hides_others(each.node, each.scope, files) for each in trace.steps):
         return

@@ -69,7 +69,7 @@ def _find_unknown_option(launch: LaunchFile, job: Job, scripts: Sequence[Script]
     if starter.kind != "launch" or "use-env" in starter.options or not starter.complete:
         return
     script = _find_script(launch, starter.script, scripts)
-    if script is None or not any("ArgumentParser(" in line for line in script.lines):
+    if script is None or "ArgumentParser(" not in script.text:
         return
     line = next((n for n, text in enumerate(script.lines, 1) if PARSES.search(text)), 0)
     if line and not any(OPTION.search(text) or ELSEWHERE.search(text) for text in script.lines):

@@ -95,7 +95,7 @@ def _is_used(scope: Scope, related: Collection[Scope], files: Files) -> bool:
 def _takes_otherwise(module: Scope, files: Files) -> bool:
     """Whether the local rank may come from elsewhere, or the option from a launcher of their own."""
     related = kinds_of(files).programs.of_script(module)
-    texts = ["\n".join(each.script.lines) for each in related]
+    texts = [each.script.text for each in related]
     if any(FROM_LAUNCHER.search(text) for text in texts) or not any(RANKS.search(text) for text in texts):
         return True
     for scope in (inner for each in related for inner in each.walk()):

@@ -27,7 +27,7 @@ def find_ports(module: Scope, files: Files) -> Iterator[SourceFact]:
 
     port: the number. Those below 1024 need privileges; 0 is passed over.
     """
-    if not PORTS.search("\n".join(module.script.lines)):
+    if not PORTS.search(module.script.text):
         return
     for scope in module.walk():
         for node in own_nodes(scope.node):

@@ -59,8 +59,7 @@ def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
     test that may ask what it is, or whether there are several ranks; nothing where any file sets an attribute of that
     name on an object.
     """
-    lines = [line for module in files.modules for line in module.script.lines]
-    if not any(WRAPPER in line or ACCELERATES in line for line in lines):
+    if not any(word in module.script.text for module in files.modules for word in (WRAPPER, ACCELERATES)):
         return
     kinds = kinds_of(files)
     bound = _find_bound(kinds)
@@ -121,7 +120,7 @@ def _find_bound(kinds: Kinds) -> list[tuple[ast.Call, Scope]]:
     prepared = [
         (call, scope)
         for module in kinds.files.modules
-        if any(ACCELERATES in line for line in module.script.lines)
+        if ACCELERATES in module.script.text
         for scope in module.walk()
         for call in find_calls(scope)
         if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS

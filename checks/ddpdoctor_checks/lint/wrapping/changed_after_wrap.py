@@ -38,6 +38,7 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
     kinds = kinds_of(files)
     wraps = wraps_of(kinds)
     users = _list_users(kinds) if wraps else {}
+    later = _Later(kinds)
     told: set[ast.AST] = set()
     for wrap in wraps:
         if any("params_and_buffers_to_ignore" in name for name in names_in(wrap.scope.node)):
@@ -49,7 +50,7 @@ def find_changed(files: Files) -> Iterator[SourceFact]:
                 surely = wrap.before(statement, scope, kinds) or _is_through_module(statement, scope, kinds)
                 if not spot.is_on or not (surely or wrap.may_precede(statement, scope, kinds)):
                     continue
-                if not any(_comes_later(loop, statement, scope, kinds) for loop in trained):
+                if not any(later.comes(loop, statement, scope) for loop in trained):
                     continue
                 if any(_stands_behind(other.value.call, statement, scope, kinds) for other in again):
                     continue  # wrapped anew after the change
@@ -131,24 +132,60 @@ def _scopes_after(wrap: Wrap, kinds: Kinds) -> Iterable[Scope]:
     return found | dict.fromkeys(each for owner in owners for each in owner.functions.values())
 
 
-def _comes_later(loop: TrainingLoop, node: ast.AST, scope: Scope, kinds: Kinds, depth: int = 0) -> bool:
-    """Whether a loop comes after a statement or call, also of a function that the loop's, or one above it, calls."""
-    flow = kinds.flow(scope)
-    own = flow.spot(node)
-    if own is None:
-        return False
-    if loop.scope is scope:
-        other = flow.spot(loop.node)
-        inside = any(each is node for each in ast.walk(loop.node))
-        return inside or (other is not None and own.number < other.number and not _is_left(own, other, flow))
-    spots = [flow.spot(call) for call, home in kinds.callers(loop.scope) if home is scope]
-    if spots:
-        return any(spot is not None and own.number < spot.number for spot in spots)
-    if loop.scope.find_class() is not None and loop.scope.find_class() is scope.find_class():
-        return True
-    return depth < DEEPEST and any(
-        _comes_later(loop, call, home, kinds, depth + 1) for call, home in kinds.callers(scope)
-    )
+class _Later:
+    """Tells whether training loops come after a statement.
+
+    Args:
+        kinds: of all files.
+    """
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self._above: dict[tuple[ast.AST, Scope], bool] = {}
+
+    def comes(self, loop: TrainingLoop, statement: ast.stmt, scope: Scope) -> bool:
+        """Whether a loop comes after a statement, also of a function that the loop's, or one above it, calls."""
+        if self._kinds.flow(scope).spot(statement) is None:
+            return False
+        here = self._comes_here(loop, statement, scope)
+        return self._comes_above(loop, scope) if here is None else here
+
+    def _comes_above(self, loop: TrainingLoop, scope: Scope) -> bool:
+        """Whether a loop comes after a call of a function, or of one that calls it: each call is asked about once."""
+        if (loop.node, scope) not in self._above:
+            known, waiting, later = {scope}, [scope], False
+            for _ in range(DEEPEST):
+                further: list[Scope] = []
+                for call, home in (each for function in waiting for each in self._kinds.callers(function)):
+                    spend()
+                    here = self._comes_here(loop, call, home)
+                    later = later or bool(here)
+                    if here is None and home not in known:
+                        known.add(home)
+                        further.append(home)
+                waiting = further
+                if later or not waiting:
+                    break
+            self._above[loop.node, scope] = later
+        return self._above[loop.node, scope]
+
+    def _comes_here(self, loop: TrainingLoop, node: ast.AST, scope: Scope) -> bool | None:
+        """Whether a loop comes after a statement or call; None where what calls the function decides it."""
+        flow = self._kinds.flow(scope)
+        own = flow.spot(node)
+        if own is None:
+            return False
+        if loop.scope is scope:
+            other = flow.spot(loop.node)
+            inside = any(each is node for each in ast.walk(loop.node))
+            return inside or (
+                other is not None and own.number < other.number and not _is_left(own, other, flow)
+            )
+        spots = [flow.spot(call) for call, home in self._kinds.callers(loop.scope) if home is scope]
+        if spots:
+            return any(spot is not None and own.number < spot.number for spot in spots)
+        owner = loop.scope.find_class()
+        return True if owner is not None and owner is scope.find_class() else None
 
 
 def _is_left(own: Spot, other: Spot, flow: Flow) -> bool:
@@ -353,7 +390,7 @@ def _list_freed(kinds: Kinds) -> tuple[tuple[str, ...], ...]:
     if kinds not in _FREED:
         found: dict[tuple[str, ...], None] = {}
         for module in kinds.files.modules:
-            if not any("requires_grad" in line for line in module.script.lines):
+            if "requires_grad" not in module.script.text:
                 continue
             for scope in module.walk():
                 for statement, _ in kinds.flow(scope).statements:

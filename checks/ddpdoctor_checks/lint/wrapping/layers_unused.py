@@ -125,7 +125,7 @@ def _list_layers(owner: Scope, files: Files) -> Iterator[tuple[Scope, str, ast.C
 
 def _list_uses(name: str, member: Scope) -> list[tuple[ast.AST, Scope]]:
     """Return where a file mentions an attribute, or its name as a text, other than to prepare it."""
-    text = "\n".join(member.script.lines)
+    text = member.script.text
     if name not in text:
         return []
     return [
