@@ -58,6 +58,7 @@ class Kinds:
         self._cut = 0
         """How often a value was not followed further; what is found meanwhile is not kept."""
         self._known: dict[tuple[ast.AST, Scope, Index], tuple[Value, ...]] = {}
+        self._setting: dict[Scope, dict[str, list[Scope]]] = {}
         self._left: dict[Scope, tuple[list[ast.Yield | ast.YieldFrom], list[ast.expr | None]]] = {}
         """What each function yields, and what it returns."""
 
@@ -278,7 +279,7 @@ class Kinds:
         """Return what methods of a class keep as ``self.name``: its own, or else of classes that inherit from it."""
         for classes in (self.files.objects.bases(owner), self.files.objects.heirs(owner)):
             found: list[Value] = []
-            for method in [each for one in classes for each in one.functions.values()]:
+            for method in [each for one in classes for each in self._setters(one).get(name, ())]:
                 bound = self.flow(method).holding(name, self.flow(method).end())
                 if bound is not None:
                     found += self._of_bindings(name, bound, method, index)
@@ -289,6 +290,16 @@ class Kinds:
             if given is not None:
                 return self.find(given[0], given[1], index)
         return (UNKNOWN,)
+
+    def _setters(self, owner: Scope) -> dict[str, list[Scope]]:
+        """Return the methods of a class that bind each name."""
+        if owner not in self._setting:
+            found: dict[str, list[Scope]] = {}
+            for method in owner.functions.values():
+                for name in self.flow(method).bindings:
+                    found.setdefault(name, []).append(method)
+            self._setting[owner] = found
+        return self._setting[owner]
 
     def _of_bindings(
         self,

@@ -39,9 +39,11 @@ class Files:
         """Return ``torch.distributed.barrier`` for what a file calls ``dist.barrier``; None for other expressions."""
         spend()
         key = node, scope
-        if key not in self._dotted:
-            self._dotted[key] = self._find_dotted(node, scope)
-        return self._dotted[key]
+        try:
+            return self._dotted[key]
+        except KeyError:
+            found = self._dotted[key] = self._find_dotted(node, scope)
+            return found
 
     def _find_dotted(self, node: ast.expr, scope: Scope) -> str | None:
         parts: list[str] = []

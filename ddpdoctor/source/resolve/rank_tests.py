@@ -418,13 +418,14 @@ class RankReader:
 
     def _rank_of_given(self, parameter: str, function: Scope, depth: int) -> bool | None:
         """Whether all calls of a function give it a rank for a parameter."""
-        given = [
-            (find_argument(call, function, parameter), home)
-            for call, home in self.files.objects.callers(function)
-        ]
-        found = [self.rank(each, home, depth + 1) if each else None for each, home in given]
-        known = [each for each in found if each is not None]
-        return all(known) if found and len(known) == len(found) else None
+        found: list[bool] = []
+        for call, home in self.files.objects.callers(function):
+            given = find_argument(call, function, parameter)
+            traced = self.rank(given, home, depth + 1) if given else None
+            if traced is None:
+                return None
+            found.append(traced)
+        return all(found) if found else None
 
     def _values(self, node: ast.Name | ast.Attribute, scope: Scope) -> tuple[Scope, list[ast.expr]] | None:
         if isinstance(node, ast.Name):

@@ -42,7 +42,10 @@ class Scope:
     """Whether ``mp.spawn`` calls it, with the rank as first argument."""
     calls: tuple[ast.Call, ...] | None = None
     """Those that stand in the scope itself; kept by ``walking.find_calls``."""
+    places: dict[str, int] | None = None
+    """The place of each parameter among the arguments of a call; kept by ``walking.find_argument``."""
     _walked: tuple[Scope, ...] = ()
+    _visible: tuple[Scope, ...] = ()
 
     @property
     def module(self) -> Scope:
@@ -70,11 +73,12 @@ class Scope:
             yield scope
             scope = scope.outer
 
-    def visible(self) -> Iterator[Scope]:
-        """Yield the scopes whose names are known here: a class shows its own to nothing inside of it."""
-        for scope in self.outwards():
-            if scope is self or not isinstance(scope.node, ast.ClassDef):
-                yield scope
+    def visible(self) -> tuple[Scope, ...]:
+        """Return the scopes whose names are known here: a class shows its own to nothing inside of it."""
+        if not self._visible:
+            outer = (each for each in self.outwards() if not isinstance(each.node, ast.ClassDef))
+            self._visible = (self, *(each for each in outer if each is not self))
+        return self._visible
 
     def find_class(self) -> Scope | None:
         """Return the class around, if there is one."""
@@ -82,7 +86,10 @@ class Scope:
 
     def lookup(self, name: str) -> tuple[Scope, list[ast.expr]] | None:
         """Return where a variable is bound and to what; None where nobody binds it."""
-        return next(((scope, scope.bound[name]) for scope in self.visible() if name in scope.bound), None)
+        for scope in self.visible():
+            if name in scope.bound:
+                return scope, scope.bound[name]
+        return None
 
 
 def build_scope(

@@ -8,20 +8,19 @@ from typing import TypeVar
 
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.scopes import Scope
-from ddpdoctor.source.resolve.tree_nodes import children
+from ddpdoctor.source.resolve.tree_nodes import children, list_children
 
 T = TypeVar("T")
 TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 """``except*`` came with Python 3.11."""
+INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
+"""Nodes in which what stands is not of the scope around them."""
 KEPT = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is inside of a node, without what is inside of functions and classes in it."""
-    if not isinstance(node, KEPT):
-        yield from _walk_own(node)
-        return
-    yield from keep(node, "_own_nodes", _walk_own)
+    """Return what is inside of a node, without what is inside of functions and classes in it."""
+    return iter(keep(node, "_own_nodes", _walk_own) if isinstance(node, KEPT) else _walk_own(node))
 
 
 def keep(node: ast.AST, name: str, make: Callable[[ast.AST], Iterable[T]]) -> tuple[T, ...]:
@@ -35,22 +34,25 @@ def keep(node: ast.AST, name: str, make: Callable[[ast.AST], Iterable[T]]) -> tu
     return kept
 
 
-def _walk_own(node: ast.AST) -> Iterator[ast.AST]:
-    waiting = list(children(node))
+def _walk_own(node: ast.AST) -> list[ast.AST]:
+    found: list[ast.AST] = []
+    waiting = list_children(node)
     while waiting:
         each = waiting.pop()
-        yield each
-        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            waiting += children(each)
+        found.append(each)
+        if each.__class__ not in INNER:
+            waiting += list_children(each)
+    spend(1 + len(found))
+    return found
 
 
 def find_calls(scope: Scope) -> Iterator[ast.Call]:
-    """Yield the calls that stand in a scope itself, in order of the lines."""
+    """Return the calls that stand in a scope itself, in order of the lines."""
     if scope.calls is None:
         calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
         scope.calls = tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
     spend(1 + len(scope.calls))
-    yield from scope.calls
+    return iter(scope.calls)
 
 
 def name_last(node: ast.AST) -> str:
@@ -78,11 +80,20 @@ def find_argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None
 
     Arguments before the first ``*rest`` have their places whatever that holds.
     """
-    starred = [place for place, each in enumerate(call.args) if isinstance(each, ast.Starred)]
-    given = call.args[: starred[0]] if starred else call.args
     for each in call.keywords:
         if each.arg == name:
             return each.value
+    if function.places is None:
+        function.places = _place_parameters(function)
+    place = function.places.get(name)
+    if place is None or place >= len(call.args):
+        return None
+    starred = any(isinstance(each, ast.Starred) for each in call.args[: place + 1])
+    return None if starred else call.args[place]
+
+
+def _place_parameters(function: Scope) -> dict[str, int]:
+    """Return the place of each parameter among the arguments of a call."""
     bound = function.outer is not None and isinstance(function.outer.node, ast.ClassDef)
     static = any(
         isinstance(each, ast.Name) and each.id == "staticmethod"
@@ -90,7 +101,7 @@ def find_argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None
     )
     keyed = 0 if isinstance(function.node, (ast.Module, ast.ClassDef)) else len(function.node.args.kwonlyargs)
     names = function.parameters[int(bound and not static) : len(function.parameters) - keyed]
-    return dict(zip(names, given, strict=False)).get(name)
+    return {name: place for place, name in enumerate(names)}
 
 
 def is_true(node: ast.expr | None) -> bool:
@@ -118,8 +129,8 @@ def is_main_guard(test: ast.expr) -> bool:
 
 
 def names_in(node: ast.AST) -> Iterator[str]:
-    """Yield the names, attributes, keywords and parameters that stand in a node."""
-    yield from keep(node, "_names", _list_names)
+    """Return the names, attributes, keywords and parameters that stand in a node."""
+    return iter(keep(node, "_names", _list_names))
 
 
 def _list_names(node: ast.AST) -> Iterator[str]:

@@ -83,6 +83,7 @@ class TrainingLoop:
 
 
 _LOOPS: WeakKeyDictionary[Kinds, tuple[TrainingLoop, ...]] = WeakKeyDictionary()
+_GATHERING: WeakKeyDictionary[Kinds, dict[Scope, bool]] = WeakKeyDictionary()
 
 
 def training_loops(kinds: Kinds) -> tuple[TrainingLoop, ...]:
@@ -318,8 +319,9 @@ def skips_by_rank(loop: TrainingLoop, kinds: Kinds) -> bool:
     Also in functions that it gives something that it has of a batch; what a function gathers from all ranks is theirs
     together, and the own part of that no share of a batch.
     """
-    homes = {home: _gathers(home, kinds) for _, home in loop.calls}
-    called = {kinds.files.function(call.func, home) for call, home in loop.calls if not homes[home]}
+    known = _GATHERING.setdefault(kinds, {})
+    known.update({home: _gathers(home, kinds) for home in {home for _, home in loop.calls} - known.keys()})
+    called = {kinds.files.function(call.func, home) for call, home in loop.calls if not known[home]}
     bodies = [loop.node.body, *(getattr(each.node, "body", []) for each in called if each is not None)]
     for node in (inner for body in bodies for each in body for inner in ast.walk(each)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):

@@ -92,10 +92,15 @@ def _find_before(trace: Trace, files: Files) -> Iterator[SourceFact]:
                     return
             waiting = [each for each in waiting if _are_apart(each, step)]
             made.append(step)
-        elif step.name == DESTROYS or (not step.known and ENDS.search(ast.unparse(call.func))):
+        elif (waiting or made) and _may_end(step, call):
             waiting, made = [], []
-        elif all(_are_apart(each, step) for each in made) and _may_wait(step, files):
+        elif _may_wait(step, files) and all(_are_apart(each, step) for each in made):
             waiting.append(step)
+
+
+def _may_end(step: Step, call: ast.Call) -> bool:
+    """Whether a step ends the group, or may by the name of what it calls."""
+    return step.name == DESTROYS or (not step.known and ENDS.search(ast.unparse(call.func)) is not None)
 
 
 def _is_on_one_way(first: Step, second: Step) -> bool:

@@ -29,9 +29,10 @@ def find_unused_samplers(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     for module in files.modules:
-        if not any(
-            "DistributedSampler" in name for each in module.walk() for name in each.imports.values()
-        ) and "DistributedSampler" not in module.script.text:
+        if (
+            not any("DistributedSampler" in name for each in module.walk() for name in each.imports.values())
+            and "DistributedSampler" not in module.script.text
+        ):
             continue
         if any(kinds.programs.calls(module, FRAMEWORKS)):
             continue  # Accelerate and others give a loader its sampler

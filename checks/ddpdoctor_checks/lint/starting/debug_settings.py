@@ -40,12 +40,11 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
     for step in trace.steps:
         if not ways.is_on_ranks(step):
             continue
-        place = step.scope.place(step.node)
         for name, value in () if trace.setup else find_settings(step.node, step.scope, files):
             text = fold(value, step.scope, files)
             if text is None or _is_taken_back(name, step):
                 continue
-            details = {"name": name, "value": text, **gpu}
+            details, place = {"name": name, "value": text, **gpu}, step.scope.place(step.node)
             if name == BLOCKING and text not in ("", "0") and started is not None:
                 beside = started.scope.place(started.node)
                 related = (RelatedPlace("noticed", beside),)
@@ -54,7 +53,7 @@ def find_switches(trace: Trace, files: Files) -> Iterator[SourceFact]:
                 yield SourceFact("variable-set", place, details=details)
         call = step.call
         if call is not None and step.name in ANOMALY and _stays_on(call, step, trace):
-            yield SourceFact("anomaly-mode", place)
+            yield SourceFact("anomaly-mode", step.scope.place(step.node))
         if started is None and starts_cuda(step, files):
             started = step
 
