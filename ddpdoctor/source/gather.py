@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,9 +28,11 @@ from ddpdoctor.source.launching.launch_files import ENDINGS as LAUNCHES
 from ddpdoctor.source.launching.launch_files import LaunchFile, is_launch_file, read_launch_file
 from ddpdoctor.source.reach.paths import PathReader
 from ddpdoctor.source.resolve.names import Files
-from ddpdoctor.source.rules import FactFinder, describe_failure, find_in_launch
+from ddpdoctor.source.rules import FactFinder, describe_failure, find_in_launch, order_facts
 
 Row = TypeVar("Row")
+TOGETHER = 0.4
+"""The rules of all files cost so much of what the other rules do, which look at one file after the other."""
 MANY_LINES = 10_000
 """Number of lines from which on further processes save more time than they cost."""
 
@@ -94,16 +97,25 @@ def judge_scripts(
     reader = _prepare(scripts)
     finder = FactFinder(reader.files, rules)
     modules = {module.script.name: module for module in reader.files.modules}
-    whole = size_budget(sum(sizes), len(scripts))
-    with limit_steps(SHARES * whole):
-        together = finder.prepare(whole)
+    if workers > 1:
+        finder.prepare()
 
     def judge(number: int) -> SourceFile:
+        return judge_script(number) if number < len(scripts) else judge_together()
+
+    def judge_together() -> SourceFile:
+        cut: list[str] = []
+        whole = size_budget(sum(sizes), len(scripts))
+        with limit_steps(SHARES * whole):
+            facts = finder.find_together(whole, cut)
+        return SourceFile("", facts=facts, skipped=tuple(cut))
+
+    def judge_script(number: int) -> SourceFile:
         script = scripts[number]
         module = modules.get(script.name)
         if module is None:
             return SourceFile(script.name, script.problem)
-        cut = list(together) if script.tree is not None and script.tree.body else []
+        cut: list[str] = []
         budget = size_budget(sizes[number])
         try:
             with limit_steps(SHARES * budget):
@@ -121,7 +133,16 @@ def judge_scripts(
         except RecursionError:
             return SourceFile(script.name, TOO_DEEP)
 
-    return tuple(share_work(judge, SourceFile, sizes, workers))
+    *rows, together = share_work(judge, SourceFile, [*sizes, int(TOGETHER * sum(sizes))], workers)
+    return tuple(_join(row, script, together) for row, script in zip(rows, scripts, strict=True))
+
+
+def _join(row: SourceFile, script: Script, together: SourceFile) -> SourceFile:
+    """Return what a file shows by itself with what the rules of all files see in it."""
+    if row.problem is not None or script.tree is None or not script.tree.body:
+        return row
+    facts = [*row.facts, *(fact for fact in together.facts if fact.place.file == row.name)]
+    return replace(row, facts=order_facts(facts), skipped=(*row.skipped, *together.skipped))
 
 
 def judge_launches(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf
 from typing import TypeVar
 
 from ddpdoctor.evidence.sources import SourceFact
@@ -11,6 +10,7 @@ from ddpdoctor.judge.rules import LintRule
 from ddpdoctor.source.files.budget import OverBudgetError, describe_cut, limit_steps
 from ddpdoctor.source.files.reading import TOO_DEEP, Script
 from ddpdoctor.source.launching.launch_files import LaunchFile
+from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.traces import Trace, trace_classes, trace_programs, trace_setups
 
@@ -34,27 +34,28 @@ class FactFinder:
         self._of_modules = [each for each in rules if each.reads == "module"]
         self._of_programs = [each for each in rules if each.reads == "program"]
         self._of_files = [each for each in rules if each.reads == "files"]
-        self._whole: list[SourceFact] = []
 
-    def prepare(self, budget: float = inf) -> list[str]:
-        """Apply the rules of all files: once, before processes are forked that look at one file after the other.
+    def prepare(self) -> None:
+        """Find what most rules need, once, before processes are forked that each would find it."""
+        kinds_of(self._files).list_callers()
+
+    def find_together(self, budget: float, cut: list[str]) -> tuple[SourceFact, ...]:
+        """Return what the rules of all files see.
 
         Args:
             budget: steps that each rule may take.
-
-        Returns:
-            Words on the rules that were stopped, or failed.
+            cut: takes words on the rules that were stopped, or failed.
         """
-        cut: list[str] = []
+        found: list[SourceFact] = []
         for rule in self._of_files:
             try:
-                self._whole += _limit(_run(rule, cut, self._files), rule.name, budget, cut)
+                found += _limit(_run(rule, cut, self._files), rule.name, budget, cut)
             except RecursionError:  # one file must not cost the others
                 cut.append(f"{rule.name}: {TOO_DEEP}")
-        return cut
+        return tuple(found)
 
     def find(self, module: Scope, budget: float, cut: list[str]) -> tuple[SourceFact, ...]:
-        """Return what all rules see in one module, in order of the lines; `prepare` comes first.
+        """Return what the rules of modules and programs see in one module, in order of the lines.
 
         Args:
             module: the module.
@@ -67,10 +68,7 @@ class FactFinder:
         traces = _limit(self._trace(module), "programs", budget, cut)
         for rule in self._of_programs:
             found += _limit(self._judge_programs(rule, traces, cut), rule.name, budget, cut)
-        found += [fact for fact in self._whole if fact.place.file == module.script.name]
-        return tuple(
-            sorted(found, key=lambda each: (each.place.cell or 0, each.place.line, each.place.column))
-        )
+        return order_facts(found)
 
     def _trace(self, module: Scope) -> Iterator[Trace]:
         for trace in (trace_programs, trace_setups, trace_classes):
@@ -88,6 +86,11 @@ class FactFinder:
                 if (fact.rule, fact.place) not in known:
                     known.add((fact.rule, fact.place))
                     yield fact
+
+
+def order_facts(facts: Iterable[SourceFact]) -> tuple[SourceFact, ...]:
+    """Return the facts of one file in order of their lines."""
+    return tuple(sorted(facts, key=lambda each: (each.place.cell or 0, each.place.line, each.place.column)))
 
 
 def find_in_launch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -50,16 +51,25 @@ def _walk_statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _list_imports(script: Script) -> set[str]:
+    """Return the names of all modules that a script imports, with the packages around them.
+
+    What it imports relative to itself, and what has a name of the standard library, is named by its whole path: a
+    ``logging.py`` of any other folder is none of it.
+    """
     found: set[str] = set()
+    here = script.name.split("/")[:-1]
     for node in _walk_statements(script.tree) if script.tree is not None else ():
+        base: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+            base = here[: len(here) - node.level + 1] if node.level else []
         else:
             continue
         for name in names:  # importing a module runs the packages around it too
-            parts = name.split(".")
-            found.update(".".join(parts[:end]) for end in range(1, len(parts) + 1))
+            parts = name.split(".") if name else []
+            own = base or (here if parts and parts[0] in sys.stdlib_module_names else [])
+            found.update(".".join((*own, *parts[:end])) for end in range(not own, len(parts) + 1))
     return found

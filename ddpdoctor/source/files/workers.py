@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import heapq
 import json
 import os
 import signal
@@ -54,8 +55,7 @@ def share_work(work: Callable[[int], Row], kind: type[Row], sizes: Sequence[int]
     count = min(workers, len(sizes))
     if count < 2:
         return [work(i) for i in range(len(sizes))]
-    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-    parts = [order[start::count] for start in range(count)]
+    parts = _divide(sizes, count)
     done: dict[int, Row] = {}
     children: list[tuple[int, int]] = []
     gc.freeze()  # children do not write to the pages of what they inherit by looking for garbage in it
@@ -71,6 +71,17 @@ def share_work(work: Callable[[int], Row], kind: type[Row], sizes: Sequence[int]
         gc.unfreeze()
         _end(children)
     return [done[i] if i in done else work(i) for i in range(len(sizes))]
+
+
+def _divide(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Return parts of much the same size, each with its largest piece first: the next goes to who has least."""
+    parts: list[list[int]] = [[] for _ in range(count)]
+    loads = [(0, number) for number in range(count)]
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        load, number = loads[0]
+        parts[number].append(i)
+        heapq.heapreplace(loads, (load + 1 + sizes[i], number))
+    return parts
 
 
 @contextmanager

@@ -133,6 +133,10 @@ class Kinds:
 
     def callers(self, function: Scope) -> list[tuple[ast.Call, Scope]]:
         """Return the calls of a function, or of the class of which it is ``__init__``, in all files."""
+        return self.list_callers().get(function, [])
+
+    def list_callers(self) -> dict[Scope, list[tuple[ast.Call, Scope]]]:
+        """Return the same of each function that is called."""
         if self._callers is None:
             self._callers = {}
             for module in self.files.modules:
@@ -141,7 +145,7 @@ class Kinds:
                         called = self.called(call, scope)
                         if called is not None:
                             self._callers.setdefault(called, []).append((call, scope))
-        return self._callers.get(function, [])
+        return self._callers
 
     def methods(self, name: str) -> list[Scope]:
         """Return the methods of a name in all classes of the files; none where many have it or containers do."""

@@ -76,6 +76,7 @@ def _find_before(trace: Trace, files: Files) -> Iterator[SourceFact]:
     Whatever ran before: either there was no group, and the call is wrong, or there was one, and making it is.
     """
     waiting: list[Step] = []
+    """What needs the group as soon as a run comes to it, and does not ask before."""
     made: list[Step] = []
     for step in trace.steps:
         call = step.call
@@ -94,8 +95,9 @@ def _find_before(trace: Trace, files: Files) -> Iterator[SourceFact]:
             made.append(step)
         elif (waiting or made) and _may_end(step, call):
             waiting, made = [], []
-        elif _may_wait(step, files) and all(_are_apart(each, step) for each in made):
-            waiting.append(step)
+        elif _needs_group(step, files) and all(_are_apart(each, step) for each in made):
+            if not _asks_whether(step) and not _is_lazy(step):
+                waiting.append(step)
 
 
 def _may_end(step: Step, call: ast.Call) -> bool:
@@ -110,11 +112,6 @@ def _is_on_one_way(first: Step, second: Step) -> bool:
     return (own <= other or other <= own) and all(
         each.kind not in ("try", "except", "for", "while", "case") for each in more
     )
-
-
-def _may_wait(step: Step, files: Files) -> bool:
-    """Whether a step needs the group as soon as a run comes to it, and does not ask before."""
-    return _needs_group(step, files) and not _asks_whether(step) and not _is_lazy(step)
 
 
 def _are_apart(first: Step, second: Step) -> bool:
