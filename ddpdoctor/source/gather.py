@@ -31,7 +31,7 @@ from ddpdoctor.source.resolve.names import Files
 from ddpdoctor.source.rules import FactFinder, describe_failure, find_in_launch, order_facts
 
 Row = TypeVar("Row")
-TOGETHER = 0.4
+TOGETHER = 0.5
 """The rules of all files cost so much of what the other rules do, which look at one file after the other."""
 MANY_LINES = 10_000
 """Number of lines from which on further processes save more time than they cost."""
@@ -142,7 +142,9 @@ def _join(row: SourceFile, script: Script, together: SourceFile) -> SourceFile:
     if row.problem is not None or script.tree is None or not script.tree.body:
         return row
     facts = [*row.facts, *(fact for fact in together.facts if fact.place.file == row.name)]
-    return replace(row, facts=order_facts(facts), skipped=(*row.skipped, *together.skipped))
+    first = len(script.skipped)
+    skipped = (*row.skipped[:first], *together.skipped, *row.skipped[first:])
+    return replace(row, facts=order_facts(facts), skipped=skipped)
 
 
 def judge_launches(

@@ -69,7 +69,8 @@ def test_collector_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gc.isenabled()
 
 
-def test_interrupt_ends_the_children_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("own_s", [0, 60], ids=["while it waits for them", "while it works itself"])
+def test_interrupt_ends_the_children_too(own_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
     here, fork, children = os.getpid(), os.fork, []
 
     def start() -> int:
@@ -80,15 +81,16 @@ def test_interrupt_ends_the_children_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def work(number: int) -> int:
         if os.getpid() != here:
-            if number == 0:
-                time.sleep(1)  # it waits by then: in a hook of fork an interrupt would be lost
+            if number == 1:
+                time.sleep(1)  # it waits or works by then: in a hook of fork an interrupt would be lost
                 os.kill(here, signal.SIGINT)
             time.sleep(60)
+        time.sleep(own_s)
         return number
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        share_work(work, int, [2, 1], 2)
+        share_work(work, int, [3, 2, 1], 3)
     assert time.monotonic() - began < 30
     assert len(children) == 2
     for child in children:

@@ -61,8 +61,11 @@ def share_work(work: Callable[[int], Row], kind: type[Row], sizes: Sequence[int]
     gc.freeze()  # children do not write to the pages of what they inherit by looking for garbage in it
     try:
         with _no_interrupt():  # between the start of a child and the note of it
-            for part in parts:
+            for part in parts[1:]:
                 children.append(_start(work, part))
+        done.update(
+            {i: work(i) for i in parts[0]}
+        )  # one process less that copies the pages to which it writes
         for _, pipe in children:
             done.update({int(i): decode(kind, row) for i, row in _receive(pipe)})
     except OSError:  # no process or pipe could be made; what is missing is done below

@@ -15,6 +15,7 @@ Side = Callable[[ast.expr], "bool | None"]
 OFF = "off"
 LOOP = "loop"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,30 +217,37 @@ class Flow:
             self._block(getattr(statement, "orelse", []), blocks)
             self._block(getattr(statement, "finalbody", []), blocks)
 
-    def _note(self, node: ast.AST, spot: Spot) -> None:
+    def _note(self, expression: ast.AST, spot: Spot) -> None:
         """Keep the place of an expression and of what is in it."""
-        self._spots[id(node)] = spot
-        if isinstance(node, ast.Lambda):
-            return
-        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            targets = {
-                name: binding
-                for each in node.generators
-                for name, binding in _list_targets(each.target, Binding(spot, each.iter, kind="loop"))
-            }
-            for each in ast.walk(node):
-                if isinstance(each, ast.Name) and each.id in targets:
-                    self._hidden[id(each)] = targets[each.id]
-            if len(node.generators) == 1 and not isinstance(node, ast.DictComp):
-                only = node.generators[0]
-                body: list[ast.stmt] = [ast.copy_location(ast.Expr(node.elt), node.elt)]
-                loop = ast.copy_location(ast.For(only.target, only.iter, body, []), node)
-                self._spots[id(loop)] = spot
-                self.comprehensions.append((loop, spot))
-        if isinstance(node, ast.NamedExpr):
-            self._bind(node.target.id, Binding(spot, node.value))
-        for child in list_children(node):
-            self._note(child, spot)
+        waiting = [expression]
+        while waiting:
+            node = waiting.pop()
+            self._spots[id(node)] = spot
+            if node.__class__ is ast.Lambda:
+                continue
+            if isinstance(node, COMPREHENSIONS):
+                self._note_comprehension(node, spot)
+            elif isinstance(node, ast.NamedExpr):
+                self._bind(node.target.id, Binding(spot, node.value))
+            waiting += reversed(list_children(node))
+
+    def _note_comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, spot: Spot
+    ) -> None:
+        targets = {
+            name: binding
+            for each in node.generators
+            for name, binding in _list_targets(each.target, Binding(spot, each.iter, kind="loop"))
+        }
+        for each in ast.walk(node):
+            if isinstance(each, ast.Name) and each.id in targets:
+                self._hidden[id(each)] = targets[each.id]
+        if len(node.generators) == 1 and not isinstance(node, ast.DictComp):
+            only = node.generators[0]
+            body: list[ast.stmt] = [ast.copy_location(ast.Expr(node.elt), node.elt)]
+            loop = ast.copy_location(ast.For(only.target, only.iter, body, []), node)
+            self._spots[id(loop)] = spot
+            self.comprehensions.append((loop, spot))
 
     def _targets(self, statement: ast.stmt, spot: Spot) -> None:
         if isinstance(statement, ast.Assign):

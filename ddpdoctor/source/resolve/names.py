@@ -11,7 +11,7 @@ from ddpdoctor.source.files.reading import Script
 from ddpdoctor.source.resolve.modules import Modules
 from ddpdoctor.source.resolve.objects import Objects
 from ddpdoctor.source.resolve.scopes import UNKNOWN, FunctionNode, Scope, build_scope
-from ddpdoctor.source.resolve.walking import find_calls
+from ddpdoctor.source.resolve.walking import AGAIN, find_calls
 
 __all__ = ["UNKNOWN", "Files", "FunctionNode", "Scope", "name_calls"]
 
@@ -33,6 +33,8 @@ class Files:
         )
         self.find_reduced: Callable[[Scope], set[str]] = _find_none
         """Returns the variables of a function that a collective has made equal on all ranks."""
+        self._named: dict[Scope, tuple[tuple[ast.Call, str], ...]] = {}
+        self._defined: dict[tuple[str, Scope], tuple[Scope, str] | None] = {}
         self._functions: dict[tuple[ast.expr, Scope], Scope | None] = {}
 
     def dotted(self, node: ast.expr, scope: Scope) -> str | None:
@@ -60,6 +62,16 @@ class Files:
             if name in each.bound and not isinstance(each.node, (ast.Module, ast.ClassDef)):
                 break  # a variable of the function hides it
         return ".".join([name, *reversed(parts)])
+
+    def name_calls(self, scope: Scope) -> tuple[tuple[ast.Call, str], ...]:
+        """Return the calls that stand in a scope itself with their dotted names, in order of the lines."""
+        known = self._named.get(scope)
+        if known is None:
+            known = tuple((call, self.dotted(call.func, scope) or "") for call in find_calls(scope))
+            self._named[scope] = known
+        else:
+            spend(1 + len(known) // AGAIN)
+        return known
 
     def function(self, call: ast.expr, scope: Scope) -> Scope | None:
         """Return the function that is called, where it stands in one of the files."""
@@ -122,9 +134,11 @@ class Files:
 
     def _find_named(self, name: str, scope: Scope) -> tuple[Scope, str] | None:
         """Return the file in which something of a dotted name is defined, and its name there."""
-        if "." not in name:
-            return self._homes.find_starred(name, scope.module)
-        return self._homes.find_home(name, scope.module)
+        key = name, scope.module
+        if key not in self._defined:
+            find = self._homes.find_home if "." in name else self._homes.find_starred
+            self._defined[key] = find(*key)
+        return self._defined[key]
 
     def find_module(self, name: ast.expr, scope: Scope) -> Scope | None:
         """Return the file that a name means: ``models`` after ``import models``."""
@@ -200,8 +214,8 @@ class Files:
 
 
 def name_calls(scope: Scope, files: Files) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the calls that stand in a scope itself with their dotted names, in order of the lines."""
-    return ((call, files.dotted(call.func, scope) or "") for call in find_calls(scope))
+    """Return the calls that stand in a scope itself with their dotted names, in order of the lines."""
+    return iter(files.name_calls(scope))
 
 
 def _find_none(_: Scope) -> set[str]:

@@ -135,9 +135,7 @@ class Programs:
         """Return the calls in one file, in the same way."""
         if member not in self._calls:
             self._calls[member] = tuple(
-                (call, scope, self._files.dotted(call.func, scope) or "")
-                for scope in member.walk()
-                for call in find_calls(scope)
+                (call, scope, name) for scope in member.walk() for call, name in self._files.name_calls(scope)
             )
         return self._calls[member]
 

@@ -15,6 +15,8 @@ TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 """``except*`` came with Python 3.11."""
 INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
 """Nodes in which what stands is not of the scope around them."""
+AGAIN = 8
+"""Nodes of a list that was made before which cost as much as one that is looked for."""
 KEPT = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -30,7 +32,7 @@ def keep(node: ast.AST, name: str, make: Callable[[ast.AST], Iterable[T]]) -> tu
         kept = tuple(make(node))
         setattr(node, name, kept)
     else:
-        spend(1 + len(kept))
+        spend(1 + len(kept) // AGAIN)
     return kept
 
 
@@ -51,7 +53,7 @@ def find_calls(scope: Scope) -> Iterator[ast.Call]:
     if scope.calls is None:
         calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
         scope.calls = tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
-    spend(1 + len(scope.calls))
+    spend(1 + len(scope.calls) // AGAIN)
     return iter(scope.calls)
 
 

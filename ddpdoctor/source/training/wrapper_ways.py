@@ -51,19 +51,21 @@ def find_some_way(
         end = kinds.flow(home).end()
     elif isinstance(node, ast.Name) and flow.hidden(node) is not None:
         return None
-    tests = [
-        each.test if isinstance(each, ast.If) else None
-        for each, at in flow.statements
-        if (at.number, "loop") not in spot.blocks and at.number in dict(spot.blocks)
-        if home is not scope or not _is_around(at.number, spot, bindings or ())
-    ]
     for each in bindings or ():
         if each.kind == "parameter":
             found = _find_given(node, scope, kinds, is_meant) if home is scope else None
         else:
             values = [one for one in kinds.of_binding(name, each, home) if one.kind != "none"]
             found = values[0] if values and all(map(is_meant, values)) else None
-        if found is not None and _is_open(each, bindings or (), end, name, kinds.flow(home), tests):
+        if found is None:
+            continue
+        tests = [
+            statement.test if isinstance(statement, ast.If) else None
+            for statement, at in flow.statements
+            if (at.number, "loop") not in spot.blocks and at.number in dict(spot.blocks)
+            if home is not scope or not _is_around(at.number, spot, bindings or ())
+        ]
+        if _is_open(each, bindings or (), end, name, kinds.flow(home), tests):
             return found
     return None
 

@@ -76,7 +76,6 @@ def _find_before(trace: Trace, files: Files) -> Iterator[SourceFact]:
     Whatever ran before: either there was no group, and the call is wrong, or there was one, and making it is.
     """
     waiting: list[Step] = []
-    """What needs the group as soon as a run comes to it, and does not ask before."""
     made: list[Step] = []
     for step in trace.steps:
         call = step.call
@@ -95,9 +94,10 @@ def _find_before(trace: Trace, files: Files) -> Iterator[SourceFact]:
             made.append(step)
         elif (waiting or made) and _may_end(step, call):
             waiting, made = [], []
-        elif _needs_group(step, files) and all(_are_apart(each, step) for each in made):
-            if not _asks_whether(step) and not _is_lazy(step):
-                waiting.append(step)
+        elif (
+            _needs_group(step, files) and all(_are_apart(each, step) for each in made) and _runs_anyhow(step)
+        ):
+            waiting.append(step)
 
 
 def _may_end(step: Step, call: ast.Call) -> bool:
@@ -131,6 +131,11 @@ def _asks_whether(step: Step) -> bool:
 def _runs_at_once(step: Step, ways: Ways) -> bool:
     """Whether no test stands before a step, and no generator, which runs when it is gone through."""
     return ways.is_straight(step) and not _is_lazy(step)
+
+
+def _runs_anyhow(step: Step) -> bool:
+    """Whether a step runs as soon as a run comes to it, whether there is a group or not."""
+    return not _asks_whether(step) and not _is_lazy(step)
 
 
 def _is_lazy(step: Step) -> bool:

@@ -49,7 +49,7 @@ def find_unwaited(module: Scope, files: Files) -> Iterator[SourceFact]:
         at_once = _find_read_at_once(scope, works)
         for call in at_once:
             yield _note_dropped(call, scope, works)
-        if any(_synchronises(each, files) for each in kinds_of(files).programs.members(module)):
+        if kinds_of(files).programs.any_file(module, _synchronises, files):
             continue
         settles = (c for c, name in name_calls(scope, files) if name in SETTLES and c not in works)
         settled = max((each.lineno for each in settles), default=0)

@@ -38,7 +38,7 @@ def find_local_rank_options(module: Scope, files: Files) -> Iterator[SourceFact]
 
     has, lacks: the spellings. Nothing where this file, or one that runs with it, reads the environment's.
     """
-    if not any(each in line for line in module.script.lines for each in SPELLINGS):
+    if not any(each in module.script.text for each in SPELLINGS):
         return
     options: dict[str, tuple[ast.Call, Scope]] = {}
     others = False

@@ -137,9 +137,12 @@ def _name_holders(bound: list[tuple[ast.Call, Scope]], kinds: Kinds) -> dict[str
     calls = [*bound, *(each for _, scope in bound for each in kinds.callers(scope))]
     known = {call for call, _ in calls}
     names: dict[str, set[Scope]] = {}
+    added: set[tuple[str, Scope]] = set()
 
     def add(name: str, module: Scope) -> None:
-        names.setdefault(name, set()).update(kinds.programs.with_importers(module))
+        if (name, module) not in added:
+            added.add((name, module))
+            names.setdefault(name, set()).update(kinds.programs.with_importers(module))
 
     for scope in dict.fromkeys(scope for _, scope in calls):
         for node in own_nodes(scope.node):
@@ -154,18 +157,18 @@ def _name_holders(bound: list[tuple[ast.Call, Scope]], kinds: Kinds) -> dict[str
                 given = [*call.args, *(each.value for each in call.keywords)]
                 called = (
                     kinds.called(call, scope)
-                    if any(_gives(each, scope, names, known) for each in given)
+                    if any(_gives(each, module, names, known) for each in given)
                     else None
                 )
                 for name in called.parameters if called is not None else ():
                     each = find_argument(call, called, name) if called is not None else None
-                    if called is not None and each is not None and _gives(each, scope, names, known):
+                    if called is not None and each is not None and _gives(each, module, names, known):
                         add(name, called.module)
     return names
 
 
-def _gives(node: ast.expr, scope: Scope, names: dict[str, set[Scope]], known: set[ast.Call]) -> bool:
-    return scope.module in names.get(name_last(node), ()) or node in known
+def _gives(node: ast.expr, module: Scope, names: dict[str, set[Scope]], known: set[ast.Call]) -> bool:
+    return module in names.get(name_last(node), ()) or node in known
 
 
 def _may_miss(node: ast.Attribute, scope: Scope, names: dict[str, set[Scope]], named: set[str]) -> bool:
