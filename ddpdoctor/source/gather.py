@@ -97,11 +97,10 @@ def judge_scripts(
     reader = _prepare(scripts)
     finder = FactFinder(reader.files, rules)
     modules = {module.script.name: module for module in reader.files.modules}
-    if workers > 1:
-        finder.prepare()
+    finder.prepare()
 
     def judge(number: int) -> SourceFile:
-        return judge_script(number) if number < len(scripts) else judge_together()
+        return judge_script(number - 1) if number else judge_together()
 
     def judge_together() -> SourceFile:
         cut: list[str] = []
@@ -133,7 +132,7 @@ def judge_scripts(
         except RecursionError:
             return SourceFile(script.name, TOO_DEEP)
 
-    *rows, together = share_work(judge, SourceFile, [*sizes, int(TOGETHER * sum(sizes))], workers)
+    together, *rows = share_work(judge, SourceFile, [int(TOGETHER * sum(sizes)), *sizes], workers)
     return tuple(_join(row, script, together) for row, script in zip(rows, scripts, strict=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -36,8 +37,9 @@ class FactFinder:
         self._of_files = [each for each in rules if each.reads == "files"]
 
     def prepare(self) -> None:
-        """Find what most rules need, once, before processes are forked that each would find it."""
-        kinds_of(self._files).list_callers()
+        """Find what most rules need: once, before processes are forked, and within the budget of none of them."""
+        with contextlib.suppress(RecursionError):  # whoever needs it is stopped by it, and says so
+            kinds_of(self._files).list_callers()
 
     def find_together(self, budget: float, cut: list[str]) -> tuple[SourceFact, ...]:
         """Return what the rules of all files see.

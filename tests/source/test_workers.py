@@ -47,6 +47,16 @@ def test_what_work_raises_reaches_the_caller() -> None:
         share_work(work, int, [1, 1], 2)
 
 
+def test_each_process_gets_much_the_same() -> None:
+    here = os.getpid()
+
+    def work(number: int) -> str:
+        return "here" if os.getpid() == here else "there"
+
+    assert share_work(work, str, [9, 4, 3, 2], 2) == ["here", "there", "there", "there"]
+    assert share_work(work, str, [1, 1], 1) == ["here", "here"]
+
+
 def test_processes_with_threads_are_not_forked() -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait)

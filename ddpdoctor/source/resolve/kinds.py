@@ -138,13 +138,14 @@ class Kinds:
     def list_callers(self) -> dict[Scope, list[tuple[ast.Call, Scope]]]:
         """Return the same of each function that is called."""
         if self._callers is None:
-            self._callers = {}
+            found: dict[Scope, list[tuple[ast.Call, Scope]]] = {}
             for module in self.files.modules:
                 for scope in module.walk():
                     for call in find_calls(scope):
                         called = self.called(call, scope)
                         if called is not None:
-                            self._callers.setdefault(called, []).append((call, scope))
+                            found.setdefault(called, []).append((call, scope))
+            self._callers = found
         return self._callers
 
     def methods(self, name: str) -> list[Scope]:
