@@ -44,13 +44,14 @@ def count_workers() -> int:
 def share_work(work: Callable[[int], Row], kind: type[Row], sizes: Sequence[int], workers: int) -> list[Row]:
     """Return ``work(i)`` for all i, in their order.
 
-    Plain children and pipes: a pool keeps threads and queues that outlive an interrupt, or whoever started them.
+    Plain children and pipes: a pool keeps threads and queues that outlive an interrupt, or whoever started them. This
+    process does a part itself: each further one copies the pages to which it writes.
 
     Args:
-        work: called in forked children, which inherit all that it refers to; its results are sent back.
+        work: called here and in forked children, which inherit all that it refers to and send its results back.
         kind: what it returns, a class of evidence.
         sizes: how much work each i is, in whatever unit.
-        workers: how many processes; with one, or where a child dies or fails, the work is done here.
+        workers: how many processes, this one included; where a child dies or fails, its work is done here.
     """
     count = min(workers, len(sizes))
     if count < 2:
@@ -63,9 +64,7 @@ def share_work(work: Callable[[int], Row], kind: type[Row], sizes: Sequence[int]
         with _no_interrupt():  # between the start of a child and the note of it
             for part in parts[1:]:
                 children.append(_start(work, part))
-        done.update(
-            {i: work(i) for i in parts[0]}
-        )  # one process less that copies the pages to which it writes
+        done.update({i: work(i) for i in parts[0]})
         for _, pipe in children:
             done.update({int(i): decode(kind, row) for i, row in _receive(pipe)})
     except OSError:  # no process or pipe could be made; what is missing is done below

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpdoctor.evidence.sources import SourcePlace
 from ddpdoctor.source.files.reading import Script
-from ddpdoctor.source.resolve.tree_nodes import list_children
+from ddpdoctor.source.resolve.tree_nodes import INNER, list_children
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 UNKNOWN = ast.Constant(value=...)
@@ -123,7 +123,7 @@ def _bind(statement: ast.stmt, scope: Scope) -> None:
         note = _NOTES.get(node.__class__)
         if note is not None:
             note(node, scope)
-        if node.__class__ not in _INNER:
+        if node.__class__ not in INNER:
             waiting += reversed(list_children(node))
 
 
@@ -196,7 +196,6 @@ def _assign(target: ast.expr, value: ast.expr, scope: Scope) -> None:
             owner.makers[value] = scope
 
 
-_INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
 _NOTES: dict[type[ast.AST], Callable[[Any, Scope], None]] = {
     ast.FunctionDef: _note_inner,
     ast.AsyncFunctionDef: _note_inner,

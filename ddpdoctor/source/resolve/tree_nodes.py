@@ -12,6 +12,8 @@ PLAIN = frozenset(
 """Fields that hold texts, numbers and marks such as Load and Add, which are a third of all nodes."""
 MIXED = frozenset({"keys", "kw_defaults", "kwd_attrs", "names"})
 """Fields of lists that may hold ``None`` or texts between nodes."""
+INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
+"""Nodes in which what stands is not of the scope around them."""
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
 
 

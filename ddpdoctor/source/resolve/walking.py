@@ -8,13 +8,11 @@ from typing import TypeVar
 
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.scopes import Scope
-from ddpdoctor.source.resolve.tree_nodes import children, list_children
+from ddpdoctor.source.resolve.tree_nodes import INNER, children, list_children
 
 T = TypeVar("T")
 TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 """``except*`` came with Python 3.11."""
-INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
-"""Nodes in which what stands is not of the scope around them."""
 AGAIN = 8
 """Nodes of a list that was made before which cost as much as one that is looked for."""
 KEPT = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
