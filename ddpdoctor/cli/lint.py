@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, judge, correct where that was asked for, show."""
+    from ddpdoctor.source.files.workers import no_collection
+
+    with no_collection():
+        code = _lint(options)
+        gc.freeze()  # to look through what was read takes as long as to read it, and the process ends
+    return code
+
+
+def _lint(options: argparse.Namespace) -> int:
     from ddpdoctor.api.linting import check_paths, lint_sources
     from ddpdoctor.cli.arguments.select import choose_selection
     from ddpdoctor.cli.check import exit_code
@@ -116,6 +126,7 @@ def _fix(report: Report, request: LintRequest, plugins: Plugins, selection: Sele
     before, written = count_correctable(report), write_corrections(report)
     if not written:
         return report
+    gc.collect()  # what was read before
     again = lint_sources(request, plugins, selection) or report
     done = before - count_correctable(again)
     complain(f"ddpdoctor: {count(done, 'finding')} corrected in {count(written, 'file')}")

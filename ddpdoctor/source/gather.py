@@ -75,7 +75,7 @@ def read_sources(
                     scripts[name], files[name] = read_script(path, name), path
                 order[name] = None
         read_imported(scripts, files)
-        lines = sum(len(script.lines) for script in scripts.values())
+        lines = sum(script.size for script in scripts.values())
         workers = count_workers() if lines >= MANY_LINES else 1
         rows = judge_scripts(list(scripts.values()), rules, workers=workers)
         rows += judge_launches(list(launches.values()), list(scripts.values()), rules)
@@ -93,7 +93,7 @@ def judge_scripts(
         rules: what to look for beside uneven collectives.
         workers: processes that share the work.
     """
-    sizes = [len(script.lines) for script in scripts]
+    sizes = [script.size for script in scripts]
     reader = _prepare(scripts)
     finder = FactFinder(reader.files, rules)
     modules = {module.script.name: module for module in reader.files.modules}

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ddpdoctor.source.files.reading import Script, read_script
-
-BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""Fields of statements that hold statements."""
+from ddpdoctor.source.files.statements import walk_statements
 
 
 def read_imported(scripts: dict[str, Script], paths: Mapping[str, Path]) -> None:
@@ -41,15 +39,6 @@ def name_modules(name: str) -> Iterator[str]:
     yield from (".".join(parts[start:]) for start in range(len(parts)))
 
 
-def _walk_statements(tree: ast.Module) -> Iterator[ast.AST]:
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for name in BLOCKS:
-            waiting += getattr(node, name, ())
-
-
 def _list_imports(script: Script) -> set[str]:
     """Return the names of all modules that a script imports, with the packages around them.
 
@@ -58,7 +47,7 @@ def _list_imports(script: Script) -> set[str]:
     """
     found: set[str] = set()
     here = script.name.split("/")[:-1]
-    for node in _walk_statements(script.tree) if script.tree is not None else ():
+    for node in walk_statements(script.tree) if script.tree is not None else ():
         base: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

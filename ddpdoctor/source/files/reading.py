@@ -43,7 +43,8 @@ class Script:
 
     name: str
     tree: ast.Module | None = None
-    lines: list[str] = field(default_factory=list)
+    text: str = ""
+    """With newlines alone at the ends of its lines."""
     cells: list[tuple[int, int]] = field(default_factory=list)
     """Number of each cell of a notebook and the line before its first one."""
     problem: str | None = None
@@ -51,14 +52,19 @@ class Script:
     """Cells of a notebook that were not read, with the reason."""
     unrelated: bool = False
     """Whether it mentions no distributed library: it was not parsed."""
-    _text: str | None = field(default=None, repr=False, compare=False)
+    _lines: list[str] | None = field(default=None, repr=False, compare=False)
 
     @property
-    def text(self) -> str:
-        """All lines as one text: a word is found in it faster than in each of them."""
-        if self._text is None:
-            self._text = "\n".join(self.lines)
-        return self._text
+    def lines(self) -> list[str]:
+        """Its lines; of most files nobody asks for them."""
+        if self._lines is None:
+            self._lines = self.text.split("\n")
+        return self._lines
+
+    @property
+    def size(self) -> int:
+        """Number of its lines."""
+        return self.text.count("\n") + 1 if self.text else 0
 
     def place(self, node: ast.AST, function: str | None = None) -> SourcePlace:
         """Return where a node of the tree stands."""
@@ -158,22 +164,31 @@ def _read_rules(folder: Path) -> list[_Rule]:
     return rules
 
 
-def _ignored(path: Path, folder: bool, rules: list[_Rule]) -> bool:
-    """The last rule that fits decides, as git has it."""
-    whole = os.path.realpath(path.parent)
-    for rule in reversed(rules):
-        if rule.only_folders and not folder:
-            continue
-        inside = os.path.relpath(os.path.join(whole, path.name), rule.folder).replace(os.sep, "/")
-        if rule.pattern.fullmatch(inside):
+def _ignored(name: str, folder: bool, rules: list[tuple[str, _Rule]]) -> bool:
+    """The last rule that fits decides, as git has it.
+
+    Args:
+        name: of a file or directory, without the directory in which it lies.
+        folder: whether it is a directory.
+        rules: each with the way from its own directory to the one in which it lies.
+    """
+    for way, rule in reversed(rules):
+        if (folder or not rule.only_folders) and rule.pattern.fullmatch(way + name):
             return rule.ignores
     return False
+
+
+def _find_ways(folder: Path, rules: list[_Rule]) -> list[tuple[str, _Rule]]:
+    whole = os.path.realpath(folder)
+    ways = [os.path.relpath(whole, rule.folder).replace(os.sep, "/") for rule in rules]
+    return [("" if way == "." else f"{way}/", rule) for way, rule in zip(ways, rules, strict=True)]
 
 
 def _descend(
     folder: Path, rules: list[_Rule], excluded: Callable[[str], bool], endings: tuple[str, ...]
 ) -> Iterator[Path]:
     known = rules + _read_rules(folder)
+    ways = _find_ways(folder, known)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -184,9 +199,17 @@ def _descend(
             continue
         if entry.is_dir(follow_symlinks=False):
             hidden = entry.name.startswith(".") or entry.name in PASSED_OVER
-            if not hidden and not os.path.exists(path / "pyvenv.cfg") and not _ignored(path, True, known):
+            if (
+                not hidden
+                and not os.path.exists(path / "pyvenv.cfg")
+                and not _ignored(entry.name, True, ways)
+            ):
                 yield from _descend(path, known, excluded, endings)
-        elif entry.name.endswith(endings) and not _ignored(path, False, known) and os.path.isfile(entry.path):
+        elif (
+            entry.name.endswith(endings)
+            and not _ignored(entry.name, False, ways)
+            and os.path.isfile(entry.path)
+        ):
             yield path
 
 
@@ -230,7 +253,7 @@ def _parse(data: bytes | str, name: str) -> Script:
         warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
         tree = ast.parse(data)
     text = data if isinstance(data, str) else data.decode("utf-8-sig", errors="replace")
-    return Script(name, tree, NEWLINE.split(text))
+    return Script(name, tree, NEWLINE.sub("\n", text) if "\r" in text else text)
 
 
 def _parse_notebook(data: bytes, name: str) -> Script:

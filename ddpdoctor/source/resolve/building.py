@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 import builtins
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.walking import find_calls, own_nodes
 
 LAYERS = ("torch.nn.", "math.", "itertools.", "functools.", "collections.", "typing.")
@@ -28,13 +28,17 @@ METHODS = frozenset("""__init__ add_module append apply bias buffers children ch
 LOUD = frozenset({"print", "open", "exec", "eval", "exit", "quit", "input", "__import__"})
 """Functions of Python's own that a program may be judged by."""
 DEEPEST = 12
-_KNOWN: WeakKeyDictionary[Files, tuple[dict[Scope, bool], list[Scope]]] = WeakKeyDictionary()
-"""What is known of functions, and those of which it is believed, in the order in which they were asked."""
+
+
+@once
+def _known_of(files: Files) -> tuple[dict[Scope, bool], list[Scope]]:
+    """Return what is known of functions, and those of which it is believed, in the order in which they were asked."""
+    return {}, []
 
 
 def only_builds(function: Scope, files: Files, depth: int = 0) -> bool:
     """Return whether a function calls nothing but what makes and initializes layers, by itself or through others."""
-    known, believed = _KNOWN.setdefault(files, ({}, []))
+    known, believed = _known_of(files)
     if function in known:
         return known[function]
     known[function] = True  # of itself, where it calls itself

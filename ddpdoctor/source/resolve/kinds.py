@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from functools import cached_property
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from ddpdoctor.source.resolve.calls import APEX
 from ddpdoctor.source.resolve.flow import Binding, Flow, Spot, name_of
 from ddpdoctor.source.resolve.makers import find_class_kind, find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import FSDP2, PASSED, SAME, WRAPPERS
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.programs import Programs
 from ddpdoctor.source.resolve.properties import find_property
 from ddpdoctor.source.resolve.sequences import EACH, HOLD, VALUES, list_changed, read_key
@@ -47,6 +48,7 @@ class Kinds:
 
     def __init__(self, files: Files) -> None:
         self.files = files
+        self.kept: dict[object, Any] = {}
         self.programs = Programs(files, self.callers)
         self._flows: dict[Scope, Flow] = {}
         self._changed: dict[Scope, frozenset[str]] = {}
@@ -507,11 +509,7 @@ def _inside(value: Value) -> tuple[Value, ...]:
     return value.inner if value.kind in ("wrapped", "prepared model") else ()
 
 
-_KINDS: WeakKeyDictionary[Files, Kinds] = WeakKeyDictionary()
-
-
+@once
 def kinds_of(files: Files) -> Kinds:
     """Return what follows values through these files; the same for all rules."""
-    if files not in _KINDS:
-        _KINDS[files] = Kinds(files)
-    return _KINDS[files]
+    return Kinds(files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from typing import Any
 
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.files.reading import Script
@@ -21,6 +22,7 @@ class Files:
 
     def __init__(self, scripts: Iterable[Script]) -> None:
         self.modules: list[Scope] = []
+        self.kept: dict[object, Any] = {}
         for script in scripts:
             if script.tree is not None:
                 self.modules.append(build_scope(script, script.tree, None, None))
@@ -36,6 +38,7 @@ class Files:
         self._named: dict[Scope, tuple[tuple[ast.Call, str], ...]] = {}
         self._defined: dict[tuple[str, Scope], tuple[Scope, str] | None] = {}
         self._functions: dict[tuple[ast.expr, Scope], Scope | None] = {}
+        self._plain: dict[tuple[ast.expr, Scope], Scope | None] = {}
 
     def dotted(self, node: ast.expr, scope: Scope) -> str | None:
         """Return ``torch.distributed.barrier`` for what a file calls ``dist.barrier``; None for other expressions."""
@@ -97,6 +100,12 @@ class Files:
 
     def _by_plain_name(self, call: ast.expr, scope: Scope) -> Scope | None:
         """Return a function by its name, a method by ``self``; nothing else is asked for its class."""
+        key = call, scope
+        if key not in self._plain:
+            self._plain[key] = self._find_by_plain_name(call, scope)
+        return self._plain[key]
+
+    def _find_by_plain_name(self, call: ast.expr, scope: Scope) -> Scope | None:
         if isinstance(call, ast.Attribute) and isinstance(call.value, ast.Name):
             if call.value.id in ("self", "cls"):
                 owner = scope.find_class()

@@ -61,16 +61,22 @@ class Objects:
         self._find_bound = find_bound
         self._callers: dict[Scope, list[tuple[ast.Call, Scope]]] | None = None
         self._known: dict[tuple[ast.expr, Scope], Scope | None] = {}
+        self._bases: dict[Scope, tuple[Scope, ...]] = {}
         self._heirs: dict[Scope, list[Scope]] | None = None
 
-    def bases(self, owner: Scope, depth: int = 0) -> Iterator[Scope]:
-        """Yield a class and those that it inherits from, in the order in which a method is looked for."""
+    def bases(self, owner: Scope) -> tuple[Scope, ...]:
+        """Return a class and those that it inherits from, in the order in which a method is looked for."""
+        if owner not in self._bases:
+            self._bases[owner] = tuple(self._list_bases(owner, 0))
+        return self._bases[owner]
+
+    def _list_bases(self, owner: Scope, depth: int) -> Iterator[Scope]:
         yield owner
         if depth < DEEPEST and isinstance(owner.node, ast.ClassDef) and owner.outer is not None:
             for base in owner.node.bases:
                 above = self._find_class(base, owner.outer)
                 if above is not None and above is not owner:
-                    yield from self.bases(above, depth + 1)
+                    yield from self._list_bases(above, depth + 1)
 
     def method(self, owner: Scope, name: str) -> Scope | None:
         """Return a method of a class, its own or inherited."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 
 from ddpdoctor.source.resolve.calls import JOINS, MESHES
@@ -59,7 +59,7 @@ class Programs:
             for each in own:
                 importers[each].add(number)
         self._numbers = numbers
-        self._below, self._above = _Steps(imports), _Steps(importers)
+        self._below, self._above = follow_all(imports), follow_all(importers)
         self._together: dict[int, int] = {}
         self._listed: dict[int, tuple[Scope, ...]] = {}
         self._joins: dict[Scope, bool] = {}
@@ -74,11 +74,11 @@ class Programs:
         return self._list(self._find_members(module))
 
     def _find_members(self, module: Scope) -> int:
-        above = self._above.follow(self._numbers[module])
+        above = self._above[self._numbers[module]]
         if above not in self._together:
             found, missing = 0, above
             while missing:
-                found |= self._below.follow(missing.bit_length() - 1)
+                found |= self._below[missing.bit_length() - 1]
                 missing &= ~found
             self._together[above] = found
         return self._together[above]
@@ -92,17 +92,17 @@ class Programs:
 
     def with_importers(self, module: Scope) -> tuple[Scope, ...]:
         """Return a module, and those that import it, directly or not."""
-        return self._list(self._above.follow(self._numbers[module]))
+        return self._list(self._above[self._numbers[module]])
 
     def of_script(self, module: Scope) -> tuple[Scope, ...]:
         """Return what runs with a script: all that it imports; of a module without a main guard, its `members`."""
         if not any(isinstance(each, ast.If) and is_main_guard(each.test) for each in module.node.body):
             return self.members(module)
-        return self._list(self._below.follow(self._numbers[module]))
+        return self._list(self._below[self._numbers[module]])
 
     def is_distributed(self, module: Scope) -> bool:
         """Whether a program to which a module belongs becomes one rank of several."""
-        above = self._above.follow(self._numbers[module])
+        above = self._above[self._numbers[module]]
         if above not in self._distributed:
             self._distributed[above] = any(map(self._joins_group, self._list(above)))
         return self._distributed[above]
@@ -330,38 +330,53 @@ class Programs:
         return False
 
 
-class _Steps:
-    """Follows steps from module to module, over any number of them. A set of modules is an integer with their bits.
+def follow_all(steps: Sequence[Iterable[int]]) -> list[int]:
+    """Return where any number of steps lead from each module, itself included, each as an integer with their bits.
+
+    Modules that lead to each other have the same: the components of Tarjan's algorithm, which come after all that
+    they lead to.
 
     Args:
         steps: of each module, the numbers of those to which one step leads.
     """
-
-    def __init__(self, steps: Sequence[Collection[int]]) -> None:
-        self._steps = steps
-        self._found: dict[int, int] = {}
-
-    def follow(self, module: int) -> int:
-        """Return a module and those that it leads to."""
-        if module not in self._found:
-            self._found[module] = self._follow(module)
-        return self._found[module]
-
-    def _follow(self, module: int) -> int:
-        found, waiting = 1 << module, [module]
-        while waiting:
-            for each in self._steps[waiting.pop()]:
-                known = self._found.get(each)
-                if known is not None and known >> module & 1:
-                    return known  # they lead to each other
-                if found >> each & 1:
-                    continue
-                if known is not None:
-                    found |= known
-                else:
-                    found |= 1 << each
-                    waiting.append(each)
-        return found
+    found = [0] * len(steps)
+    order = [0] * len(steps)
+    """When each was met first, counted from 1; and of those that are open, when the first was that it leads to."""
+    lowest = [0] * len(steps)
+    opened: list[int] = []
+    met = 0
+    for start in range(len(steps)):
+        if order[start]:
+            continue
+        met += 1
+        order[start] = lowest[start] = met
+        opened.append(start)
+        way = [(start, iter(steps[start]))]
+        while way:
+            module, further = way[-1]
+            for each in further:
+                if not order[each]:
+                    met += 1
+                    order[each] = lowest[each] = met
+                    opened.append(each)
+                    way.append((each, iter(steps[each])))
+                    break
+                if not found[each]:  # open: it leads back to this one
+                    lowest[module] = min(lowest[module], order[each])
+            else:
+                way.pop()
+                if way:
+                    lowest[way[-1][0]] = min(lowest[way[-1][0]], lowest[module])
+                if lowest[module] == order[module]:
+                    circle = [opened.pop()]
+                    while circle[-1] != module:
+                        circle.append(opened.pop())
+                    bits = sum(1 << each for each in circle)
+                    for each in {inner for one in circle for inner in steps[one]}:
+                        bits |= found[each]
+                    for each in circle:
+                        found[each] = bits
+    return found
 
 
 def _constant(node: ast.expr) -> object:

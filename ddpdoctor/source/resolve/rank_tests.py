@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from ddpdoctor.source.files.statements import walk_statements
 from ddpdoctor.source.resolve.assigned import list_given
 from ddpdoctor.source.resolve.known import SIZES
 from ddpdoctor.source.resolve.local_ranks import is_local_rank
@@ -482,7 +483,9 @@ def _returned(function: Scope) -> list[ast.expr]:
 
 def _list_returned(function: ast.AST) -> Iterator[ast.expr]:
     return (
-        each.value for each in ast.walk(function) if isinstance(each, ast.Return) and each.value is not None
+        each.value
+        for each in walk_statements(function)
+        if isinstance(each, ast.Return) and each.value is not None
     )
 
 

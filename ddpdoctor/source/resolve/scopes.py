@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpdoctor.evidence.sources import SourcePlace
 from ddpdoctor.source.files.reading import Script
-from ddpdoctor.source.resolve.tree_nodes import INNER, list_children
+from ddpdoctor.source.resolve.tree_nodes import OWN, walk_own
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 UNKNOWN = ast.Constant(value=...)
@@ -110,21 +110,24 @@ def build_scope(
         extra = [each for each in (node.args.vararg, node.args.kwarg) if each]
         for each in [*every, *extra]:
             scope.bound[each.arg] = [UNKNOWN]
-    for statement in node.body:
-        _bind(statement, scope)
+    own = tuple(walk_own(node))
+    setattr(node, OWN, own)
+    start = _find_start(node.body[0]) if node.body else (0, 0)
+    binding = [(_find_start(each), -place) for place, each in enumerate(own) if each.__class__ in _NOTES]
+    for at, place in sorted(binding):
+        if at >= start:  # what stands in decorators, defaults and annotations is of the scope around
+            _NOTES[own[-place].__class__](own[-place], scope)
     return scope
 
 
-def _bind(statement: ast.stmt, scope: Scope) -> None:
-    """Note what a statement binds; functions and classes are scopes of their own."""
-    waiting: list[ast.AST] = [statement]
-    while waiting:
-        node = waiting.pop()
-        note = _NOTES.get(node.__class__)
-        if note is not None:
-            note(node, scope)
-        if node.__class__ not in INNER:
-            waiting += reversed(list_children(node))
+def _find_start(given: ast.AST) -> tuple[int, int]:
+    """Return the line and column at which a node begins, or what it binds where it has none itself."""
+    node: Any = given
+    if node.__class__ is ast.comprehension:
+        node = node.target
+    elif node.__class__ is ast.withitem:
+        node = node.optional_vars or node.context_expr
+    return node.lineno, node.col_offset
 
 
 def _note_inner(node: FunctionNode | ast.ClassDef, scope: Scope) -> None:

@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.building import only_builds
 from ddpdoctor.source.resolve.calls import JOINS, MESHES, is_any_collective, is_wrapper
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.listed import ListReader
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.tree_nodes import children
 from ddpdoctor.source.resolve.walking import TRIES, find_calls, find_keyword, is_main_guard, own_nodes
@@ -51,10 +51,17 @@ LEAVES = (ast.Return, ast.Break, ast.Continue)
 OF_RANKS = re.compile(r"rank|main_proc|is_main|is_master|\bme\b", re.IGNORECASE)
 """Tests behind which a ``raise`` lets some ranks leave; other ones complain of what is wrong for all."""
 
-_EXITS: WeakKeyDictionary[Files, dict[ast.stmt, tuple[Guard, ...]]] = WeakKeyDictionary()
-"""What `find_exits` said of statements: a function is followed from each of its calls."""
-_ACTS: WeakKeyDictionary[Files, dict[ast.AST, tuple[_Act, ...]]] = WeakKeyDictionary()
-"""The steps in an expression or a simple statement, for the same reason."""
+
+@once
+def _exits_of(files: Files) -> dict[ast.stmt, tuple[Guard, ...]]:
+    """Return the table of what `find_exits` said of statements: a function is followed from each of its calls."""
+    return {}
+
+
+@once
+def _acts_of(files: Files) -> dict[ast.AST, tuple[_Act, ...]]:
+    """Return the table of the steps in an expression or a simple statement, for the same reason."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +249,8 @@ class _Walker:
         self.trace = trace
         self._deepest = deepest
         self._lists = ListReader(files)
-        self._acts = _ACTS.setdefault(files, {})
-        self._exits = _EXITS.setdefault(files, {})
+        self._acts = _acts_of(files)
+        self._exits = _exits_of(files)
         self._sides: dict[ast.AST, bool | None] = {}
         """Which side of each test so far a run of several ranks takes."""
         self.may_join = False

@@ -14,6 +14,8 @@ MIXED = frozenset({"keys", "kw_defaults", "kwd_attrs", "names"})
 """Fields of lists that may hold ``None`` or texts between nodes."""
 INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
 """Nodes in which what stands is not of the scope around them."""
+OWN = "_own_nodes"
+"""Attribute under which a scope's node keeps what `walk_own` gives."""
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
 
 
@@ -37,4 +39,16 @@ def list_children(node: ast.AST) -> list[ast.AST]:
             found += value if name not in MIXED else [each for each in value if isinstance(each, ast.AST)]
         elif isinstance(value, ast.AST):
             found.append(value)
+    return found
+
+
+def walk_own(node: ast.AST) -> list[ast.AST]:
+    """Return what is inside of a node, without what is inside of functions and classes in it; the last first."""
+    found: list[ast.AST] = []
+    waiting = list_children(node)
+    while waiting:
+        each = waiting.pop()
+        found.append(each)
+        if each.__class__ not in INNER:
+            waiting += list_children(each)
     return found

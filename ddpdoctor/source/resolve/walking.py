@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.scopes import Scope
-from ddpdoctor.source.resolve.tree_nodes import INNER, children, list_children
+from ddpdoctor.source.resolve.tree_nodes import OWN, children, walk_own
 
 T = TypeVar("T")
 TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
@@ -20,7 +20,7 @@ KEPT = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Return what is inside of a node, without what is inside of functions and classes in it."""
-    return iter(keep(node, "_own_nodes", _walk_own) if isinstance(node, KEPT) else _walk_own(node))
+    return iter(keep(node, OWN, _walk_own) if isinstance(node, KEPT) else _walk_own(node))
 
 
 def keep(node: ast.AST, name: str, make: Callable[[ast.AST], Iterable[T]]) -> tuple[T, ...]:
@@ -35,13 +35,7 @@ def keep(node: ast.AST, name: str, make: Callable[[ast.AST], Iterable[T]]) -> tu
 
 
 def _walk_own(node: ast.AST) -> list[ast.AST]:
-    found: list[ast.AST] = []
-    waiting = list_children(node)
-    while waiting:
-        each = waiting.pop()
-        found.append(each)
-        if each.__class__ not in INNER:
-            waiting += list_children(each)
+    found = walk_own(node)
     spend(1 + len(found))
     return found
 

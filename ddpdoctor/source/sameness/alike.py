@@ -6,12 +6,12 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.assigned import list_added
 from ddpdoctor.source.resolve.flow import Binding, Spot
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.properties import find_only_return, find_property
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Frame, Trace
@@ -43,7 +43,12 @@ PATH_PARTS = frozenset({"stem", "name", "suffix", "parent"})
 """Attributes of a path, alike where it is."""
 DEEPEST = 14
 """Values that are followed into one another, with the parts of expressions: a path over three functions has ten."""
-_OWN_SETTINGS: WeakKeyDictionary[Files, tuple[str, ...]] = WeakKeyDictionary()
+
+
+@once
+def _own_settings_of(files: Files) -> list[tuple[str, ...]]:
+    """Return a list that gets one item: the settings to which something is assigned that is about ranks."""
+    return []
 
 
 class Values:
@@ -185,18 +190,21 @@ class Values:
 
     def _list_own_settings(self) -> tuple[str, ...]:
         """Return the settings to which something is assigned that is about ranks, such as ``args.out``."""
-        if self.files not in _OWN_SETTINGS:
-            _OWN_SETTINGS[self.files] = tuple(
-                ast.unparse(target)
-                for module in self.files.modules
-                for scope in module.walk()
-                for node in own_nodes(scope.node)
-                if isinstance(node, ast.Assign)
-                for target in node.targets
-                if isinstance(target, (ast.Attribute, ast.Subscript)) and self._is_of_settings(target)
-                if RANKLIKE.search(ast.unparse(node.value)) or self.speaks_of_ranks(node.value, scope)
+        known = _own_settings_of(self.files)
+        if not known:
+            known.append(
+                tuple(
+                    ast.unparse(target)
+                    for module in self.files.modules
+                    for scope in module.walk()
+                    for node in own_nodes(scope.node)
+                    if isinstance(node, ast.Assign)
+                    for target in node.targets
+                    if isinstance(target, (ast.Attribute, ast.Subscript)) and self._is_of_settings(target)
+                    if RANKLIKE.search(ast.unparse(node.value)) or self.speaks_of_ranks(node.value, scope)
+                )
             )
-        return _OWN_SETTINGS[self.files]
+        return known[0]
 
     @staticmethod
     def _is_of_settings(node: ast.expr) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.source.resolve.kinds import kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import Difference
-from ddpdoctor.source.resolve.walking import find_argument, name_last, own_nodes
+from ddpdoctor.source.resolve.walking import find_argument, name_last, names_in, own_nodes
 from ddpdoctor.source.sameness.losses import JOINING, ORDERS
 
 DEEPEST = 2
@@ -27,7 +27,9 @@ class BatchReader:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._known: dict[Scope, tuple[frozenset[str], frozenset[str]]] = {}
+        self._loaded: dict[Scope, tuple[tuple[ast.expr, frozenset[str]], ...]] = {}
+        self._over_loaders: dict[ast.expr, bool] = {}
+        self._given: dict[tuple[Scope, str, int], bool] = {}
 
     def read(self, test: ast.expr, scope: Scope) -> Difference | None:
         """Return that ranks differ in a test on what a batch holds; None for all others.
@@ -45,10 +47,15 @@ class BatchReader:
         if isinstance(test, ast.BoolOp):
             found = [each for each in (self.read(value, scope) for value in test.values) if each is not None]
             return found[0] if found else None
-        batches, picked = self._find(scope, 0)
+        if not kinds_of(self._files).programs.mentions(scope.module, "DataLoader"):
+            return None
+        names = frozenset(names_in(test))
+        if not self._asks(test, names, names):  # whichever of them hold a batch
+            return None
+        batches, picked = self._find(names, scope, 0)
         if not batches or not self._asks(test, batches, picked):
             return None
-        names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
+        names = frozenset(each.id for each in ast.walk(test) if isinstance(each, ast.Name))
         if names & self._files.find_reduced(scope) or _joins(test):
             return None
         return Difference("batch", True, ast.dump(test), certain=False)
@@ -81,19 +88,24 @@ class BatchReader:
             return node.value.attr == "shape" and _mentions(node.value.value, picked)
         return False
 
-    def _find(self, scope: Scope, depth: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the variables of a function that hold a batch or a part of it, and those that hold some of it."""
-        if scope in self._known:
-            return self._known[scope]
-        self._known[scope] = frozenset(), frozenset()  # where it is asked again while it is found
-        if not kinds_of(self._files).programs.mentions(scope.module, "DataLoader"):
-            return self._known[scope]
-        batches = {*self._list_batches(scope)}
+    def _find(self, names: frozenset[str], scope: Scope, depth: int) -> tuple[frozenset[str], frozenset[str]]:
+        """Return which variables of a function hold a batch or a part of it, and which hold some of it.
+
+        Args:
+            names: the variables; those of which their values are made are told as well.
+            scope: the function.
+            depth: functions over which a batch was followed so far.
+        """
+        sources = _list_sources(names, scope)
+        batches = {each for each in sources & scope.loops if self._is_loaded(each, scope)}
         if depth < DEEPEST and not isinstance(scope.node, (ast.Module, ast.ClassDef)):
-            batches |= {each for each in scope.parameters if self._is_given(each, scope, depth)}
+            batches |= {
+                each for each in sources.intersection(scope.parameters) if self._is_given(each, scope, depth)
+            }
         picked: set[str] = set()
         for _ in range(ROUNDS if batches else 0):
-            for name, values in scope.bound.items():
+            for name in sources & scope.bound.keys():
+                values = scope.bound[name]
                 known = [each for each in values if each is not UNKNOWN]
                 if not known or name in batches | picked or len(known) < len(values):
                     continue
@@ -101,33 +113,63 @@ class BatchReader:
                     picked.add(name)
                 elif all(_is_part(each, batches) for each in known):
                     batches.add(name)
-        self._known[scope] = frozenset(batches), frozenset(picked)
-        return self._known[scope]
+        return frozenset(batches), frozenset(picked)
 
-    def _list_batches(self, scope: Scope) -> Iterator[str]:
-        """Yield the variables that loops over loaders of data bind."""
-        kinds = kinds_of(self._files)
-        for node in own_nodes(scope.node):
-            if not isinstance(node, (ast.For, ast.AsyncFor)):
-                continue
-            found = [each for each in kinds.find(node.iter, scope) if each.kind != "none"]
-            if not found or any(each.kind not in ("loader", "prepared") for each in found):
-                continue
-            target = node.target
-            if isinstance(node.iter, ast.Call) and name_last(node.iter.func) == "enumerate":
-                target = target.elts[-1] if isinstance(target, ast.Tuple) else target
-                if target is node.target:
-                    continue
-            yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+    def _is_loaded(self, name: str, scope: Scope) -> bool:
+        """Whether a loop over a loader of data binds a variable."""
+        if scope not in self._loaded:
+            self._loaded[scope] = tuple(_list_targets(scope))
+        return any(
+            self._goes_over_loader(iterable, scope)
+            for iterable, names in self._loaded[scope]
+            if name in names
+        )
+
+    def _goes_over_loader(self, iterable: ast.expr, scope: Scope) -> bool:
+        if iterable not in self._over_loaders:
+            kinds = kinds_of(self._files)
+            found = [each for each in kinds.find(iterable, scope) if each.kind != "none"]
+            self._over_loaders[iterable] = bool(found) and all(
+                each.kind in ("loader", "prepared") for each in found
+            )
+        return self._over_loaders[iterable]
 
     def _is_given(self, parameter: str, function: Scope, depth: int) -> bool:
         """Whether each call of a function gives it a batch, or a part of one."""
-        calls = kinds_of(self._files).callers(function)
-        return bool(calls) and all(
-            isinstance(given := find_argument(call, function, parameter), ast.expr)
-            and _is_part(given, self._find(home, depth + 1)[0])
-            for call, home in calls
-        )
+        key = function, parameter, depth
+        if key not in self._given:
+            calls = kinds_of(self._files).callers(function)
+            self._given[key] = bool(calls) and all(
+                isinstance(given := find_argument(call, function, parameter), ast.expr)
+                and _is_part(given, names := frozenset(names_in(given)))
+                and _is_part(given, self._find(names, home, depth + 1)[0])
+                for call, home in calls
+            )
+        return self._given[key]
+
+
+def _list_targets(scope: Scope) -> Iterator[tuple[ast.expr, frozenset[str]]]:
+    """Yield what the loops of a function go over, and the variables that each binds to an element of it."""
+    for node in own_nodes(scope.node):
+        if not isinstance(node, (ast.For, ast.AsyncFor)):
+            continue
+        target = node.target
+        if isinstance(node.iter, ast.Call) and name_last(node.iter.func) == "enumerate":
+            if not isinstance(target, ast.Tuple):
+                continue
+            target = target.elts[-1]
+        yield node.iter, frozenset(each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+
+
+def _list_sources(names: frozenset[str], scope: Scope) -> set[str]:
+    """Return variables of a function, and those that their values are made of."""
+    found, waiting = set(names), list(names)
+    while waiting:
+        for value in scope.bound.get(waiting.pop(), ()):
+            fresh = {*names_in(value)} - found
+            found |= fresh
+            waiting += fresh
+    return found
 
 
 def _is_part(node: ast.expr, batches: set[str] | frozenset[str]) -> bool:

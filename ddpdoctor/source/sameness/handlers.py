@@ -43,6 +43,7 @@ class Handlers:
         self._files = files
         self._differs = differs
         self._is_rank = is_rank
+        self._alone: dict[tuple[Scope, int], bool] = {}
 
     def is_of_one_rank(
         self, handler: ast.ExceptHandler, tried: Sequence[ast.AST], scope: Scope, *, trains: bool = False
@@ -80,8 +81,9 @@ class Handlers:
         if name_last(node.func) in _OWN_WORK or name.startswith(_OWN_PACKAGES):
             return True
         function = self._files.function(node.func, scope)
-        return (
-            function is not None
-            and depth < DEEPEST
-            and self._works_alone(function.node.body, function, depth + 1)
-        )
+        if function is None or depth >= DEEPEST:
+            return False
+        key = function, depth
+        if key not in self._alone:
+            self._alone[key] = self._works_alone(function.node.body, function, depth + 1)
+        return self._alone[key]

@@ -236,15 +236,17 @@ class LossReader:
             return True
         if isinstance(value.func, ast.Attribute) and self._depends(value.func.value, scope, outputs, own):
             return True
-        return (not own or self._keeps(value, scope)) and any(
-            self._depends(each, scope, outputs, own) for each in value.args
+        return any(self._depends(each, scope, outputs, own) for each in value.args) and (
+            not own or self._keeps(value, scope)
         )
 
     def _holds_output(self, name: ast.Name, scope: Scope, outputs: Collection[str], own: bool) -> bool:
         """Whether all that a variable may hold where it stands hangs on an output, whatever it holds elsewhere."""
+        if name in self._open or len(self._open) >= DEEPEST or not self._find_forwards(scope):
+            return False
         flow = kinds_of(self._files).flow(scope)
         spot = flow.spot(name)
-        if name in self._open or len(self._open) >= DEEPEST or spot is None or not self._find_forwards(scope):
+        if spot is None:
             return False
         held = flow.holding(name.id, spot) or ()
         values = [each.value if each.kind == "assign" else None for each in held]
@@ -318,14 +320,16 @@ class LossReader:
         """Return ``loss`` or ``random`` for what a value hangs on; None where it may be equal on all ranks."""
         inside = list(self._list_own(node, scope))
         names = [each for each in inside if isinstance(each, ast.Name)]
-        if self._files.find_reduced(scope).intersection(each.id for each in names):
-            return None
         if any(self.is_output(each, scope, own=True) for each in names):
-            return "loss"
-        drawn = any(
+            origin = "loss"
+        elif any(
             isinstance(each, ast.Call) and self._files.dotted(each.func, scope) in RANDOM for each in inside
-        )
-        return "random" if drawn and not self._is_seeded(scope) else None
+        ) and not self._is_seeded(scope):
+            origin = "random"
+        else:
+            return None
+        reduced = self._files.find_reduced(scope)
+        return None if reduced.intersection(each.id for each in names) else origin
 
     def _list_own(self, node: ast.AST, scope: Scope) -> Iterator[ast.AST]:
         """Yield the parts of a value, without what a function is given that may make one value of all ranks' of it."""

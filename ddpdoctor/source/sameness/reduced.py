@@ -83,10 +83,12 @@ class ReducedReader:
         given = [*call.args, *(each.value for each in call.keywords)]
         if function is not None and isinstance(function.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             changed = self._list_changed(function)
+            if not changed:
+                return set()
             left = [
                 find_argument(call, function, each) for each in function.parameters if each not in changed
             ]
-            return _list_names([each for each in given if changed and not any(each is one for one in left)])
+            return _list_names([each for each in given if not any(each is one for one in left)])
         return _list_names(given) if any(word in name.rpartition(".")[2] for word in WORDS) else set()
 
     def _list_changed(self, function: Scope) -> frozenset[str]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, name_last, own_nodes
 from ddpdoctor.source.training.options import HOLDERS, name_option
 
-_KNOWN: WeakKeyDictionary[Files, dict[tuple[str, Scope], list[object] | None]] = WeakKeyDictionary()
+
+@once
+def _known_of(files: Files) -> dict[tuple[str, Scope], list[object] | None]:
+    """Return the table of what a program gives settings of a name, to be filled."""
+    return {}
 
 
 def list_fixed(node: ast.expr, scope: Scope, files: Files) -> list[object] | None:
@@ -64,7 +68,7 @@ def _list_bound(name: str, home: Scope, bound: list[ast.expr]) -> Iterator[ast.e
 
 def _list_given(name: str, scope: Scope, files: Files) -> list[object] | None:
     """Return the constants that a program gives settings of a name; None where it gives one something else."""
-    known = _KNOWN.setdefault(files, {})
+    known = _known_of(files)
     key = name, scope.module
     if key not in known:
         given = list(_find_given(name, files.find_related(scope.module), files))

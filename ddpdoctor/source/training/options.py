@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.names import Files, Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, name_last, own_nodes
 from ddpdoctor.source.sameness.alike import SETTINGS
 
 HOLDERS = frozenset({"HParams", "Namespace", "SimpleNamespace", "EasyDict", "AttrDict"})
 """Classes whose objects hold the settings that their calls name, in whichever package."""
-_KNOWN: WeakKeyDictionary[Files, dict[tuple[str, Scope], str | None]] = WeakKeyDictionary()
+
+
+@once
+def _known_of(files: Files) -> dict[tuple[str, Scope], str | None]:
+    """Return the table of what settings of a name are in a program, to be filled."""
+    return {}
 
 
 def find_setting(node: ast.expr | None, scope: Scope, files: Files) -> str | None:
@@ -32,7 +37,7 @@ def find_setting(node: ast.expr | None, scope: Scope, files: Files) -> str | Non
         return fixed
     if name_last(node.value) not in SETTINGS:
         return None
-    known = _KNOWN.setdefault(files, {})
+    known = _known_of(files)
     key = node.attr, scope.module
     if key not in known:
         members = files.find_related(scope.module)

@@ -6,11 +6,11 @@ import ast
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.calls import SAMPLERS
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import name_last, names_in, own_nodes
 from ddpdoctor.source.sameness.losses import JOINING, LossReader
@@ -44,14 +44,10 @@ class Pass:
     """What may share out its data; one at least."""
 
 
-_PASSES: WeakKeyDictionary[Kinds, tuple[Pass, ...]] = WeakKeyDictionary()
-
-
+@once
 def find_passes(kinds: Kinds) -> tuple[Pass, ...]:
     """Return the loops of all files that train or evaluate over the part that a DistributedSampler gives a rank."""
-    if kinds not in _PASSES:
-        _PASSES[kinds] = tuple(_find_passes(kinds))
-    return _PASSES[kinds]
+    return tuple(_find_passes(kinds))
 
 
 def _find_passes(kinds: Kinds) -> Iterator[Pass]:

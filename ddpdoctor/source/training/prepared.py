@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_calls, find_keyword, names_in
 from ddpdoctor.source.training.freezing import read_switch
@@ -26,8 +26,6 @@ DEEPEST = 4
 """Modules that are followed into one another."""
 OTHER_WAYS = re.compile(r"deepspeed|fsdp|fully_?shard|megatron", re.IGNORECASE)
 """What else a launch of Accelerate can make of a model: objects that ask it for what they have not."""
-_PREPARES: WeakKeyDictionary[Kinds, list[Wrap]] = WeakKeyDictionary()
-_FROZEN: WeakKeyDictionary[Kinds, frozenset[object]] = WeakKeyDictionary()
 
 
 def is_wrapped_by_accelerate(value: Value, kinds: Kinds) -> bool:
@@ -80,20 +78,19 @@ def _is_plain(name: str) -> bool:
     return name.split(".")[0] in PLAIN and not name.startswith(("torch.nn.", "torch.hub."))
 
 
+@once
 def prepares_of(kinds: Kinds) -> list[Wrap]:
     """Return the calls of Accelerate in all files that wrap a model, as those of DistributedDataParallel."""
-    if kinds not in _PREPARES:
-        _PREPARES[kinds] = [
-            Wrap(value, scope)
-            for module in kinds.files.modules
-            if ACCELERATES in module.script.text
-            for scope in module.walk()
-            for call in find_calls(scope)
-            if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS
-            for value in _list_prepared(call, scope, kinds)
-            if is_wrapped_by_accelerate(value, kinds)
-        ]
-    return _PREPARES[kinds]
+    return [
+        Wrap(value, scope)
+        for module in kinds.files.modules
+        if ACCELERATES in module.script.text
+        for scope in module.walk()
+        for call in find_calls(scope)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS
+        for value in _list_prepared(call, scope, kinds)
+        if is_wrapped_by_accelerate(value, kinds)
+    ]
 
 
 def _list_prepared(call: ast.Call, scope: Scope, kinds: Kinds) -> Iterator[Value]:
@@ -115,22 +112,21 @@ def _models_of(value: Value) -> tuple[Value, ...]:
     return tuple(each for inner in value.inner for each in (inner, *inner.inner))
 
 
+@once
 def _frozen_of(kinds: Kinds) -> frozenset[object]:
     """Return the models of which some statement freezes all, and the classes of which a method does."""
-    if kinds not in _FROZEN:
-        found: set[object] = set()
-        for module in kinds.files.modules:
-            if "requires_grad" not in module.script.text:
+    found: set[object] = set()
+    for module in kinds.files.modules:
+        if "requires_grad" not in module.script.text:
+            continue
+        for scope in module.walk():
+            if isinstance(scope.node, ast.ClassDef):
                 continue
-            for scope in module.walk():
-                if isinstance(scope.node, ast.ClassDef):
+            for statement, _ in kinds.flow(scope).statements:
+                part, trains = read_switch(statement, scope, kinds) or (None, True)
+                if part is None or trains:
                     continue
-                for statement, _ in kinds.flow(scope).statements:
-                    part, trains = read_switch(statement, scope, kinds) or (None, True)
-                    if part is None or trains:
-                        continue
-                    if isinstance(part, ast.Name) and part.id == "self":
-                        found.add(scope.find_class())
-                    found.update(each.identity for each in kinds.find(part, scope) if each.made is not None)
-        _FROZEN[kinds] = frozenset(found)
-    return _FROZEN[kinds]
+                if isinstance(part, ast.Name) and part.id == "self":
+                    found.add(scope.find_class())
+                found.update(each.identity for each in kinds.find(part, scope) if each.made is not None)
+    return frozenset(found)

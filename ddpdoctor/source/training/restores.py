@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.walking import find_argument, find_calls, find_keyword, name_last, own_nodes
 
 DEEPEST = 3
@@ -23,7 +23,6 @@ OF_TENSORS = re.compile(r"state_dict|model|net|optim|ema|weight|param|embed", re
 """Names of what has tensors, in a table that is saved."""
 GIVES = frozenset({"update", "append", "extend", "setdefault"})
 """Methods of tables and lists that put something into them."""
-_SAVED: WeakKeyDictionary[Kinds, frozenset[str]] = WeakKeyDictionary()
 
 
 def is_restored(load: ast.Call, scope: Scope, kinds: Kinds) -> bool:
@@ -82,17 +81,16 @@ def _list_asked(node: ast.AST, load: ast.Call, names: set[str]) -> Iterator[str]
             yield key.value
 
 
+@once
 def _list_saved(kinds: Kinds) -> frozenset[str]:
     """Return the keys of the tables that ``torch.save`` writes, in any of the files."""
-    if kinds not in _SAVED:
-        _SAVED[kinds] = frozenset(
-            key
-            for module in kinds.files.modules
-            for call, scope, name in kinds.programs.list_calls(module)
-            if name == "torch.save" and (saved := find_keyword(call, "obj", 0)) is not None
-            for key in _list_keys(saved, scope)
-        )
-    return _SAVED[kinds]
+    return frozenset(
+        key
+        for module in kinds.files.modules
+        for call, scope, name in kinds.programs.list_calls(module)
+        if name == "torch.save" and (saved := find_keyword(call, "obj", 0)) is not None
+        for key in _list_keys(saved, scope)
+    )
 
 
 def _list_keys(saved: ast.expr, scope: Scope) -> Iterator[str]:

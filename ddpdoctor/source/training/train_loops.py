@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
 from ddpdoctor.facts.collectives import POINT_TO_POINT
@@ -14,6 +13,7 @@ from ddpdoctor.source.resolve.calls import APEX, GROUPS, MESHES
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import UNKNOWN, Scope
 from ddpdoctor.source.resolve.objects import WRAPPERS
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.tables import may_give
 from ddpdoctor.source.resolve.values import Value, born_with
 from ddpdoctor.source.resolve.walking import (
@@ -82,15 +82,10 @@ class TrainingLoop:
         return tuple(each for each in self.forwards if all(v.kind == "wrapped" for v in each.values))
 
 
-_LOOPS: WeakKeyDictionary[Kinds, tuple[TrainingLoop, ...]] = WeakKeyDictionary()
-_GATHERING: WeakKeyDictionary[Kinds, dict[Scope, bool]] = WeakKeyDictionary()
-
-
+@once
 def training_loops(kinds: Kinds) -> tuple[TrainingLoop, ...]:
     """Return the loops of all files that train, outer ones as well as those inside of them."""
-    if kinds not in _LOOPS:
-        _LOOPS[kinds] = tuple(_find_loops(kinds))
-    return _LOOPS[kinds]
+    return tuple(_find_loops(kinds))
 
 
 def _find_loops(kinds: Kinds) -> Iterator[TrainingLoop]:
@@ -313,13 +308,19 @@ def _has_rounds(loop: ast.stmt) -> bool:
     return not (isinstance(only, ast.Constant) and only.value == 1)
 
 
+@once
+def _gathering_of(kinds: Kinds) -> dict[Scope, bool]:
+    """Return the table of which functions gather, to be filled."""
+    return {}
+
+
 def skips_by_rank(loop: TrainingLoop, kinds: Kinds) -> bool:
     """Whether a loop takes its own share of the batches, by a remainder, a slice or a test on the rank.
 
     Also in functions that it gives something that it has of a batch; what a function gathers from all ranks is theirs
     together, and the own part of that no share of a batch.
     """
-    known = _GATHERING.setdefault(kinds, {})
+    known = _gathering_of(kinds)
     known.update({home: _gathers(home, kinds) for home in {home for _, home in loop.calls} - known.keys()})
     called = {kinds.files.function(call.func, home) for call, home in loop.calls if not known[home]}
     bodies = [loop.node.body, *(getattr(each.node, "body", []) for each in called if each is not None)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.facts.collectives import COLLECTIVES
 from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.kinds import Kinds
 from ddpdoctor.source.resolve.names import Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_calls, is_spelled_out, name_last, names_in
 from ddpdoctor.source.training.graphs import slice_of
@@ -28,7 +28,6 @@ NOT_GRADIENTS = re.compile(
 """Parts of names that have such a word and are no gradients: settings, switches, their norm."""
 DEEPEST = 3
 """Functions outwards from a wrap, or from a change of what is wrapped, among whose callers the rest is looked for."""
-_WRAPS: WeakKeyDictionary[Kinds, list[Wrap]] = WeakKeyDictionary()
 
 
 def is_certain(node: ast.AST, scope: Scope, kinds: Kinds) -> bool:
@@ -112,19 +111,18 @@ def _has_run(call: ast.Call, home: Scope, node: ast.AST, scope: Scope, kinds: Ki
     )
 
 
+@once
 def wraps_of(kinds: Kinds) -> list[Wrap]:
     """Return the calls of DistributedDataParallel in all files."""
-    if kinds not in _WRAPS:
-        _WRAPS[kinds] = [
-            Wrap(value, scope)
-            for module in kinds.files.modules
-            for scope in module.walk()
-            for call in find_calls(scope)
-            if (kinds.files.dotted(call.func, scope) or "").endswith("DistributedDataParallel")
-            for value in kinds.find(call, scope)
-            if value.kind == "wrapped"
-        ]
-    return _WRAPS[kinds]
+    return [
+        Wrap(value, scope)
+        for module in kinds.files.modules
+        for scope in module.walk()
+        for call in find_calls(scope)
+        if (kinds.files.dotted(call.func, scope) or "").endswith("DistributedDataParallel")
+        for value in kinds.find(call, scope)
+        if value.kind == "wrapped"
+    ]
 
 
 def reduces_by_hand(scope: Scope, kinds: Kinds) -> bool:

@@ -48,6 +48,8 @@ WRAPPER = "DistributedDataParallel"
 """Whatever it is imported as, some line says so."""
 STEPS = 2
 """Calls over which the names of wrappers are followed from where they are bound."""
+GIVES = frozenset({ast.Attribute, ast.Call, ast.Lambda})
+"""Nodes by which an object may be given an attribute."""
 
 
 @lint_rule("attribute-on-wrapper", reads="files")
@@ -66,7 +68,13 @@ def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
     if not bound:
         return
     scopes = [scope for module in files.modules for scope in module.walk()]
-    given = {name for scope in scopes for each in own_nodes(scope.node) for name in _list_given(each)}
+    given = {
+        name
+        for scope in scopes
+        for each in own_nodes(scope.node)
+        if each.__class__ in GIVES
+        for name in _list_given(each)
+    }
     if "__getattr__" in given or _sets_by_name(kinds):
         return
     names = _name_holders(bound, kinds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from weakref import WeakKeyDictionary
 
 from ddpdoctor.evidence import Evidence
 from ddpdoctor.evidence.sources import RelatedPlace, SourceFact
@@ -14,6 +13,7 @@ from ddpdoctor.source.files.budget import spend
 from ddpdoctor.source.resolve.flow import Flow, Spot
 from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
+from ddpdoctor.source.resolve.once import once
 from ddpdoctor.source.resolve.values import Value
 from ddpdoctor.source.resolve.walking import find_argument, find_keyword, is_false, is_spelled_out, names_in
 from ddpdoctor.source.training.freezing import freezes, read_switch
@@ -21,7 +21,6 @@ from ddpdoctor.source.training.train_loops import HOLDERS, TrainingLoop, trainin
 from ddpdoctor.source.training.wraps import DEEPEST, Wrap, goes_through_module, is_certain, wraps_of
 from ddpdoctor_checks.lint.common import LINT, facts_of, name_line, tell_fact
 
-_FREED: WeakKeyDictionary[Kinds, tuple[tuple[str, ...], ...]] = WeakKeyDictionary()
 WITHOUT = re.compile(
     r"(Dropout|AlphaDropout|FeatureAlphaDropout|Identity$|ReLU|LeakyReLU|ELU|SELU|CELU|GELU|SiLU|Mish|Sigmoid|Tanh|Softmax"
     r"|LogSoftmax|Softplus|Hard|Flatten|Unflatten|Upsample|(Adaptive)?(Max|Avg)Pool|ZeroPad|ReflectionPad|.*Loss$)"
@@ -385,22 +384,21 @@ def _is_awaited(node: ast.expr, scope: Scope, wrap: Wrap, kinds: Kinds) -> bool:
     )
 
 
+@once
 def _list_freed(kinds: Kinds) -> tuple[tuple[str, ...], ...]:
     """Return the paths of the parts that any statement trains, by itself or by a value that is not known."""
-    if kinds not in _FREED:
-        found: dict[tuple[str, ...], None] = {}
-        for module in kinds.files.modules:
-            if "requires_grad" not in module.script.text:
-                continue
-            for scope in module.walk():
-                for statement, _ in kinds.flow(scope).statements:
-                    switch = read_switch(statement, scope, kinds)
-                    if switch is not None and switch[1]:
-                        found[_root(switch[0])[1]] = None
-                    elif switch is None and _switches_unread(statement):
-                        found[()] = None
-        _FREED[kinds] = tuple(found)
-    return _FREED[kinds]
+    found: dict[tuple[str, ...], None] = {}
+    for module in kinds.files.modules:
+        if "requires_grad" not in module.script.text:
+            continue
+        for scope in module.walk():
+            for statement, _ in kinds.flow(scope).statements:
+                switch = read_switch(statement, scope, kinds)
+                if switch is not None and switch[1]:
+                    found[_root(switch[0])[1]] = None
+                elif switch is None and _switches_unread(statement):
+                    found[()] = None
+    return tuple(found)
 
 
 def _switches_unread(statement: ast.stmt) -> bool:
