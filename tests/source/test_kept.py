@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import random
 from pathlib import Path
@@ -61,10 +62,8 @@ def test_what_is_found_of_all_files_is_found_once() -> None:
         return len(asked)
 
     one, other = Files([]), Files([])
-    try:
+    with contextlib.suppress(ValueError):
         find(one)
-    except ValueError:
-        pass
     assert [find(one), find(one), find(other), find(one)] == [2, 2, 3, 2]
     assert asked == [one, one, other]
 
