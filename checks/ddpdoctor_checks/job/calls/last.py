@@ -113,6 +113,22 @@ def _describe(call: RecordedCall) -> object:
     return call.op, sizes, call.input_types, call.root, call.reduction
 
 
+def list_differing(calls: Sequence[RecordedCall]) -> list[str]:
+    """Return what calls do not have in common: op, shape, dtype, reduction, peer (the root)."""
+    told = [
+        (
+            call.op,
+            tuple(map(_count, call.inputs)) if call.inputs and call.op not in UNEVEN else None,
+            call.input_types,
+            call.reduction,
+            call.root,
+        )
+        for call in calls
+    ]
+    names = ("op", "shape", "dtype", "reduction", "peer")
+    return [name for name, column in zip(names, zip(*told, strict=True), strict=True) if len(set(column)) > 1]
+
+
 def _count(shape: Sequence[int]) -> int:
     count = 1
     for size in shape:

@@ -15,7 +15,8 @@ from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.exits import list_exits
 from ddpdoctor_checks.job.blame.failures import Level
 from ddpdoctor_checks.job.blame.lagging import Lag, find_lag
-from ddpdoctor_checks.job.calls.last import LastCall, describe_call, find_last_mismatch
+from ddpdoctor_checks.job.calls.agreement import ORDER, fix_mismatch
+from ddpdoctor_checks.job.calls.last import LastCall, describe_call, find_last_mismatch, list_differing
 from ddpdoctor_checks.job.calls.unfollowed import FIX, find_skipped_backward
 from ddpdoctor_checks.job.ends.call_names import compare_calls, find_odd
 from ddpdoctor_checks.job.ends.clauses import Clause, Describe
@@ -145,12 +146,7 @@ def _describe_mismatch(diagnosis: Diagnosis, group: Group) -> Clause:
     if groups.get("rank", "").isdigit() and groups.get("other", "").isdigit():
         ranks = diagnosis.suspects or ranks.union(RankSet([int(groups["rank"]), int(groups["other"])]))
     again = None if "own" in groups else look_again(diagnosis, group, "detail", ("COL003",))
-    fixes = [
-        Fix((
-            "issue the same collectives in the same order with the same shapes and dtypes on every rank; "
-            "sort what is iterated over"
-        ), code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])"),
-    ]  # fmt: skip
+    fixes = [ORDER]
     if "own" in groups and "others" in groups:
         what = compare_calls(groups)
     elif "got" in groups:
@@ -269,12 +265,10 @@ def _describe_last(diagnosis: Diagnosis, group: Group, last: LastCall) -> Clause
     ]
     return Clause(
         f"At collective #{last.number}{last.group.title} {told}{doubt}.",
-        (
-            Fix(
-                "issue the same collectives, in the same order, with the same shapes and dtypes on every "
-                "rank; sort what is iterated over",
-                code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
-            ),
+        fix_mismatch(
+            list_differing([side.call for side in last.sides]),
+            [side.site for side in last.sides],
+            last.sides[0].call.conditions,
         ),
         {"number": last.number, "odd": list(odd)},
         whole=True,

@@ -14,6 +14,7 @@ from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, join_words, name_set
 from ddpdoctor_checks.job.calls import habits
+from ddpdoctor_checks.job.calls.agreement import fix_mismatch
 from ddpdoctor_checks.job.hangs.reading import (
     BACKWARD,
     FORWARD,
@@ -178,6 +179,7 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
     told = join_words(say_call(side) for side in sides[:MOST_SIDES])
     culprits = ranks_of(place for side in odd for place in side)
     group = name_group(call)
+    differs = _differences(sides)
     doubt = "; the evidence does not show which side is wrong" if tied else ""
     if skip is not None:
         doubt = f"; {_say_skip(*skip)}"
@@ -190,14 +192,8 @@ def judge_mismatch(main: Sequence[Place], others: Sequence[Place]) -> Deadlock:
         blamed=len(odd),
         fix=_fix_skip(skip[1])
         if skip is not None
-        else [
-            Fix(
-                "issue the same collectives, in the same order, with the same shapes and dtypes on every "
-                "rank; sort what is iterated over",
-                code="for name in sorted(metrics):\n    dist.all_reduce(metrics[name])",
-            ),
-        ],
-        details={"group": call.group, "ordinal": call.ordinal, "differs": _differences(sides)},
+        else fix_mismatch(differs, [side[0].line for side in sides], main[0].stand.conditions),
+        details={"group": call.group, "ordinal": call.ordinal, "differs": differs},
         skip=skip[1] if skip is not None else None,
     )
 
