@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.source import find_conditions, find_handler
+from ddpdoctor.source import find_conditions, find_handler, find_loss
 
 SOURCE = """
     import torch.distributed as dist
@@ -149,3 +149,33 @@ def test_the_except_that_goes_on(tmp_path: Path, call: str, expected: str | None
     )
     found = find_handler(str(path), line)
     assert (found.text if found is not None else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("loss = criterion(out)\nloss.backward()", "loss = criterion(out)"),
+        ("loss = criterion(out)\nloss = loss / steps\nloss.backward()", "loss = criterion(out)"),
+        ("loss = criterion(out)\nscaler.scale(loss).backward()", "loss = criterion(out)"),
+        ("loss = criterion(out)\naccelerator.backward(loss)", "loss = criterion(out)"),
+        ("loss: Tensor = criterion(out)\n(loss / steps).backward()", "loss: Tensor = criterion(out)"),
+        (
+            "loss = criterion(\n    out)\nwith scope:\n    loss.backward(retain_graph=True)",
+            "loss = criterion(",
+        ),
+        ("if a:\n    loss = one(out)\nelse:\n    loss = other(out)\nloss.backward()", None),
+        ("loss = criterion(out)\nloss += auxiliary\nloss.backward()", None),
+        ("loss, out = model(batch)\nloss.backward()", None),
+        ("criterion(out).backward()", None),
+        ("def step():\n    loss.backward()\nloss = criterion(out)\nstep()", None),
+        ("loss = 1\ndef step(out):\n    loss = criterion(out)\n    loss.backward()", "loss = criterion(out)"),
+        ("loss = criterion(out)\nother.backward()", None),
+        ("loss.backward()\nloss = criterion(out)", None),
+    ],
+)
+def test_the_statement_that_gives_a_loss_its_value(tmp_path: Path, body: str, expected: str | None) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(body)
+    line = next(n for n, text in enumerate(body.splitlines(), 1) if ".backward(" in text)
+    found = find_loss(str(path), line)
+    assert (found[1] if found is not None else None) == expected

@@ -232,7 +232,8 @@ class OptimizerSetup:
     peers: tuple[RankSet, ...] = ()
     """Sets of ranks that hold the same pieces of all tensors, where some are sharded; empty where none is."""
     weighed: tuple[Frame, ...] = ()
-    """Where the backward of `StepLook.weights` was called, innermost first."""
+    """Where the backward of `StepLook.weights` was called, innermost first; before that the line that gave the loss its
+    value, where its source shows that."""
     lowered: tuple[Share, ...] = ()
     """Steps after which ReduceLROnPlateau lowered the learning rate; the digest is their text."""
     lowered_at: tuple[Frame, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -63,6 +64,63 @@ def find_handler(file: str, line: int) -> Condition | None:
             if going:
                 found = _condition("except", going[0].lineno, lines) if len(going) == 1 else None
     return found
+
+
+def find_loss(file: str, line: int) -> tuple[int, str] | None:
+    """Return the line and text of the statement that gave a loss its value whose backward a line begins.
+
+    None where several statements of the function may have, or none in it has. That it is divided or weighted
+    afterwards (``loss = loss / steps``) is not what gave it its value.
+
+    Args:
+        file: a Python file.
+        line: of ``loss.backward()``, ``scaler.scale(loss).backward()`` or ``accelerator.backward(loss)``.
+    """
+    tree, lines = _parse(file)
+    body: list[ast.AST] = []
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)) and (
+            isinstance(node, ast.Module) or _holds(node.body, line)
+        ):
+            body = list(_walk_function(node))  # ast.walk comes to outer functions first
+    names = {name for node in body if getattr(node, "lineno", 0) == line for name in _list_losses(node)}
+    given = [
+        node
+        for node in body
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.lineno < line
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and target.id in names
+        if isinstance(node, ast.AugAssign) or not _mentions(node.value, target.id)
+    ]
+    if len(given) != 1 or isinstance(given[0], ast.AugAssign):
+        return None
+    return given[0].lineno, lines[given[0].lineno - 1].strip()
+
+
+def _walk_function(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what stands in a function itself, in no function inside of it."""
+    for each in ast.iter_child_nodes(node):
+        yield each
+        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield from _walk_function(each)
+
+
+def _list_losses(node: ast.AST) -> Iterator[str]:
+    """Yield the variables of which a call begins the backward."""
+    if (
+        not isinstance(node, ast.Call)
+        or not isinstance(node.func, ast.Attribute)
+        or node.func.attr != "backward"
+    ):
+        return
+    given: ast.AST = node.args[0] if node.args else node.func.value
+    if isinstance(given, ast.Call) and given.args:
+        given = given.args[0]
+    yield from (each.id for each in ast.walk(given) if isinstance(each, ast.Name))
+
+
+def _mentions(value: ast.expr | None, name: str) -> bool:
+    return value is None or any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(value))
 
 
 def _ends(node: ast.AST) -> bool:

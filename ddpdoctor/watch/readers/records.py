@@ -42,7 +42,7 @@ from ddpdoctor.facts.training_events import Event
 from ddpdoctor.gather.scrub import scrub, scrub_argv, scrub_paths
 from ddpdoctor.gather.variables import allowed_variables
 from ddpdoctor.phases import LONGEST
-from ddpdoctor.source import find_handler, is_source
+from ddpdoctor.source import find_handler, find_loss, is_source
 from ddpdoctor.source.files.periodic import Round, find_rounds
 from ddpdoctor.source.files.reading import Script
 from ddpdoctor.source.files.replaced import Replacement, find_replacements
@@ -112,6 +112,19 @@ class Shortener:
                 if found is not None:
                     return Frame(self(str(file)), found.line, str(name), scrub(found.text)[:SOURCE_LIMIT])
         return None
+
+    def find_loss(self, rows: Any) -> tuple[Frame, ...]:
+        """Return the line that gave a loss its value before those from which its backward began, where that is known.
+
+        Args:
+            rows: Frames of the backward as the hook lists them, innermost first.
+        """
+        frames = self.frames(rows)
+        for file, line, name in rows if frames else ():
+            if find_owner(str(file), self._roots) == USER and os.path.isabs(str(file)):
+                found = find_loss(self._files + str(file), int(line or 0))
+                return (self._frame(str(file), found[0], str(name)), *frames) if found is not None else frames
+        return frames
 
     def find_rounds(self, rows: Any) -> tuple[Frame, ...]:
         """Return the tests by a number of steps behind which a program carries its parameters over ranks.

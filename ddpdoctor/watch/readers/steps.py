@@ -91,7 +91,9 @@ def fold_setup(number: int, ranks: Sequence[RankSteps], shorten: Shortener) -> O
         sites=_fold_sites(looks, shorten),
         alongside=tuple(sorted({other for rank in ranks for other in _find_alongside(number, rank)})),
         peers=list_peers({rank: read_pieces(table) for rank, table in known.items()}),
-        weighed=shorten.frames(next((event["weighed"] for _, event in looks if event.get("weighed")), None)),
+        weighed=shorten.find_loss(
+            next((event["weighed"] for _, event in looks if event.get("weighed")), None)
+        ),
         lowered=_fold_lowered(known, looks),
         lowered_at=shorten.frames(
             next((each for _, event in looks if (each := event.get("lowered_at"))), None)
