@@ -252,6 +252,8 @@ class WrapperFacts:
     """Names of the module's buffers, e.g. ``bn.running_mean``; the first few hundred."""
     forwards: int | None = None
     """Forwards of the wrapper so far."""
+    freezes: tuple[Frame, ...] = ()
+    """Statements of the program that freeze parameters, where some of these are frozen."""
     node: int = 0
     host: str = ""
     rank: int | None = None

@@ -225,6 +225,22 @@ def test_more_parameters_were_frozen_than_are_written_down(written: int, code: s
     assert "300 parameters" in found.message
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_the_only_statement_that_freezes_is_named(count: int) -> None:
+    job = unused(range(2), world=2)
+    rows = tuple(WrappedParameter(n, f"stem.{n}.weight", requires_grad=False) for n in (2, 3))
+    freezes = tuple(Frame("models.py", 40 + n, "", "part.requires_grad_(False)") for n in range(count))
+    job.wrappers[:] = [replace(each, parameters=rows, freezes=freezes) for each in job.wrappers]
+    found = cause_of(job)
+    roles = [(place.file, place.line, place.role) for place in found.where]
+    if count == 1:
+        assert roles[0] == ("models.py", 40, "culprit")
+        assert roles[1][2] == "noticed"
+    else:
+        assert roles[0][2] == "culprit"
+        assert roles[0][0] != "models.py"
+
+
 def test_sets_of_unused_parameters_that_differ_are_told_per_rank() -> None:
     job = unused(range(2), world=2)
     other = replace(job.exceptions[1], message=job.exceptions[1].message.replace(": 2 3", ": 3"))

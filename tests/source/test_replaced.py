@@ -43,3 +43,22 @@ def test_a_script_is_read_from_a_line_of_its_own(tmp_path: Path) -> None:
     (found,) = Shortener(tmp_path).find_replacements([[str(script), 3, "<module>"]], {"head"})
     assert (found.file, found.line, found.source) == ("train.py", 3, "model.head = torch.nn.Linear(8, 3)")
     assert Shortener(tmp_path).find_replacements(None, {"head"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("def freeze(part):\n    for each in part.parameters():\n        each.requires_grad = False", [3]),
+        ("model.stem.requires_grad_(False)", [1]),
+        ("model.stem.requires_grad_(requires_grad=False)", [1]),
+        ("model.stem.requires_grad_(epoch > 3)\nother.requires_grad = trains", [1, 2]),
+        ("model.requires_grad_()\nmodel.requires_grad_(True)\nmodel.weight.requires_grad = True", []),
+        ("class Net:\n    def __init__(self):\n        self.stem.requires_grad_(False)", []),
+        ("requires_grad = False\nmodel = Model(requires_grad=False)", []),
+    ],
+)
+def test_statements_that_freeze_parameters(tmp_path: Path, text: str, lines: list[int]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import torch.distributed\n{text}\n")
+    found = Shortener(tmp_path).find_freezes([[str(script), 2, "<module>"]])
+    assert [each.line - 1 for each in found] == lines

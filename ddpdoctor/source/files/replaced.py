@@ -1,4 +1,4 @@
-"""Where a program puts another module into a model that exists, read without running anything."""
+"""Where a program replaces modules of a model that exists, or freezes parameters, read without running anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PUTS = frozenset({"setattr", "add_module", "register_module", "register_paramet
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A statement that gives an attribute of an object another module."""
+    """A statement that gives an attribute of an object another module, or freezes parameters."""
 
     file: str
     line: int
@@ -35,6 +35,34 @@ def find_replacements(scripts: Iterable[Script], names: Collection[str]) -> list
             if _puts(node, names):
                 found.append(Replacement(script.name, node.lineno, ast.unparse(node)))
     return list(dict.fromkeys(found))
+
+
+def find_freezes(scripts: Iterable[Script]) -> list[Replacement]:
+    """Return the statements that freeze parameters, or may, outside of the ``__init__`` of a class.
+
+    Args:
+        scripts: Of one program.
+    """
+    return [
+        Replacement(script.name, node.lineno, ast.unparse(node))
+        for script in scripts
+        for node in (_list_statements(script.tree) if script.tree is not None else ())
+        if _freezes(node)
+    ]
+
+
+def _freezes(node: ast.stmt) -> bool:
+    """Whether it is ``parameter.requires_grad = False`` or ``model.requires_grad_(trains)``, with whatever but True."""
+    value: ast.expr | None = None
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
+            value = next(iter((*call.args, *(each.value for each in call.keywords))), None)
+    elif isinstance(node, ast.Assign) and any(
+        isinstance(each, ast.Attribute) and each.attr == "requires_grad" for each in node.targets
+    ):
+        value = node.value
+    return value is not None and not (isinstance(value, ast.Constant) and value.value is True)
 
 
 def _list_statements(tree: ast.Module) -> Iterable[ast.stmt]:

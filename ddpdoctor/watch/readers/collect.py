@@ -244,13 +244,14 @@ def _read_process(path: Path, node: int, shorten: Shortener, found: Collected, s
     found.processes.append(process)
     if trained and process.rank is not None:
         seen.training[path] = process, trained
+    raised = next((each.get("frames") for each in told if each["event"] == "exception"), None)
     for event in told:
         try:
             if event["event"] == "exception":
                 seen.reports.append(event)
                 found.exceptions.append(mend(read_exception(event, process, shorten))[0])
             else:
-                found.wrappers.append(mend(read_wrapper(event, process))[0])
+                found.wrappers.append(mend(read_wrapper(event, process, shorten, raised))[0])
         except DAMAGED as problem:
             found.lost.append(f"an event of {path.name} is damaged: {type(problem).__name__}: {problem}")
 

@@ -45,7 +45,7 @@ from ddpdoctor.phases import LONGEST
 from ddpdoctor.source import find_handler, find_loss, is_source
 from ddpdoctor.source.files.periodic import Round, find_rounds
 from ddpdoctor.source.files.reading import Script
-from ddpdoctor.source.files.replaced import Replacement, find_replacements
+from ddpdoctor.source.files.replaced import Replacement, find_freezes, find_replacements
 from ddpdoctor.source.own_imports import read_program
 
 ANOMALY = "anomaly mode"
@@ -143,6 +143,14 @@ class Shortener:
             names: Of attributes.
         """
         return self._find_statements(rows, lambda scripts: find_replacements(scripts, names))
+
+    def find_freezes(self, rows: Any) -> tuple[Frame, ...]:
+        """Return the statements of a program that freeze parameters.
+
+        Args:
+            rows: Frames of one of its lines, as for `find_rounds`.
+        """
+        return self._find_statements(rows, find_freezes)
 
     def _find_statements(
         self, rows: Any, find: Callable[[list[Script]], Sequence[Round | Replacement]]
@@ -435,8 +443,17 @@ def _list_chain(data: dict[str, Any], depth: int = 0) -> list[dict[str, Any]]:
     return [{**members[0], "link": "member"}, *_list_chain(members[0], depth + 1)]
 
 
-def read_wrapper(event: WrapperError, record: ProcessRecord) -> WrapperFacts:
-    """Return what was written of a DistributedDataParallel object."""
+def read_wrapper(
+    event: WrapperError, record: ProcessRecord, shorten: Shortener, raised: Any = None
+) -> WrapperFacts:
+    """Return what was written of a DistributedDataParallel object.
+
+    Args:
+        event: what was written.
+        record: of its process.
+        shorten: names files.
+        raised: Frames of the exception for which it was written, as the hook lists them.
+    """
     rows = tuple(
         WrappedParameter(
             index=int(row["index"]),
@@ -458,6 +475,7 @@ def read_wrapper(event: WrapperError, record: ProcessRecord) -> WrapperFacts:
         broadcast_buffers=event.get("broadcast_buffers"),
         buffers=tuple(str(name) for name in event.get("buffers") or ()),
         forwards=event.get("forwards"),
+        freezes=() if all(row.requires_grad for row in rows) else shorten.find_freezes(raised),
         node=record.node,
         host=record.host,
         rank=record.rank,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpdoctor.evidence import RankSet
+from ddpdoctor.evidence import Frame, RankSet
 from ddpdoctor.evidence.job import WrappedParameter
 from ddpdoctor.judge import Fix
+from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import choose_form, count_of, join_words, name_set
 from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.failures import Failure
@@ -117,7 +118,14 @@ def _describe_frozen(diagnosis: Diagnosis, group: Group) -> Clause:
             Fix("or give them a learning rate of 0 instead"),
         ),
         _table(parameters),
+        places=tuple(in_frame(each, group.ranks, "culprit") for each in _find_freeze(group)),
     )  # fmt: skip
+
+
+def _find_freeze(group: Group) -> tuple[Frame, ...]:
+    """Return the one statement of the program that freezes parameters; nothing where there are several."""
+    found = {each for failure in group.failures for facts in failure.view.wrappers for each in facts.freezes}
+    return tuple(found) if len(found) == 1 else ()
 
 
 def _describe_unused_somewhere(diagnosis: Diagnosis, group: Group) -> Clause:

@@ -16,19 +16,19 @@ class Classifier(nn.Module):
 
 def freeze(module):
     for parameter in module.parameters():
-        parameter.requires_grad = False
+        parameter.requires_grad = False  # culprit
 
 
 def main():
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     model = DDP(Classifier(4))
-    freeze(model.module.stem)
+    freeze(model.module.stem)  # culprit
     trained = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3)
     for _ in range(4):
         inputs, labels = torch.randn(8, 16), torch.randint(4, (8,))
-        loss = nn.functional.cross_entropy(model(inputs), labels)  # culprit
+        loss = nn.functional.cross_entropy(model(inputs), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
