@@ -176,6 +176,55 @@ def test_optimizer_of_parameters_that_stay(text: str) -> None:
     assert "DDP006" not in {each.code for each in lint(text, head=HEAD)}
 
 
+IN_PLACE = """\
+from torch.distributed.fsdp import fully_shard
+def group(net):
+    return [{{"params": [p for p in net.parameters() if p.ndim > 1]}}, {{"params": [net.bias]}}]
+def shard(net):
+    for layer in net.children():
+        fully_shard(layer)
+    fully_shard(net)
+def main():
+    dist.init_process_group("gloo")
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    {first}
+    {second}
+    for step in range(10):
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+main()
+"""
+GROUPED = "optimizer = torch.optim.AdamW(group(net), lr=1e-3)"
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize("made", [MADE, GROUPED])
+@pytest.mark.parametrize("sharded", ["fully_shard(net)", "shard(net)"])
+def test_optimizer_of_parameters_that_are_sharded_in_place(made: str, sharded: str) -> None:
+    text = IN_PLACE.format(first=f"{made}  # here", second=sharded)
+    findings = [each for each in lint(text, head=HEAD) if each.code == "DDP006"]
+    assert lines_of(findings, "DDP006") == find_marked(text, head=HEAD)
+    assert "before fully_shard" in findings[0].message
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("fully_shard(net)", MADE),
+        ("shard(net)", GROUPED),
+        (GROUPED.replace("group(net)", "group(torch.nn.Linear(2, 2))"), "shard(net)"),
+        (MADE, "pass"),
+        (MADE, f"shard(net)\n    {MADE}"),
+        (MADE, "for layer in net.children():\n        fully_shard(layer)"),
+    ],
+)
+def test_optimizer_of_what_is_sharded_before(first: str, second: str) -> None:
+    text = IN_PLACE.format(first=first, second=second)
+    assert "DDP006" not in {each.code for each in lint(text, head=HEAD)}
+
+
 @pytest.mark.wrong
 @pytest.mark.parametrize(
     "backward",

@@ -44,6 +44,7 @@ from ddpdoctor_checks.training.searches import find_search
 from ddpdoctor_checks.training.shard_norms import find_scaled_apart
 from ddpdoctor_checks.training.sharded import find_loss_uneven, find_roles_wrong, find_sync_left_off
 from ddpdoctor_checks.training.speed import find_loader_bound, find_straggling
+from ddpdoctor_checks.training.stale_optimizers import find_stale
 from ddpdoctor_checks.training.tensor_parallel import find_replicated_apart
 from ddpdoctor_checks.training.usage import find_data_parallel, find_redundant, find_unenclosed
 
@@ -81,6 +82,7 @@ __all__ = [
     "find_search",
     "find_skipped",
     "find_split_differs",
+    "find_stale",
     "find_straggling",
     "find_sync_left_off",
     "find_unenclosed",
