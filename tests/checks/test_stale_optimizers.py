@@ -8,8 +8,9 @@ import pytest
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.layout import make_layout
-from ddpdoctor.evidence.training.fingerprints import Share, TensorLook
+from ddpdoctor.evidence.training.fingerprints import TensorLook
 from ddpdoctor.evidence.training.numerics import LossCount
+from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.facts import strategies
 from tests.checks.training import STEP, Made, judge, only, tensor
 

@@ -136,6 +136,11 @@ class ByRank:
         self.rank, self.world, self.size = dist.get_rank(), dist.get_world_size(), 4
     def own(self):
         return slice(self.rank * self.size, (self.rank + 1) * self.size)
+    def take(self, flat):
+        padded = torch.nn.functional.pad(flat, (0, self.size))
+        return padded[self.rank * self.size : (self.rank + 1) * self.size]
+    def head(self, flat):
+        return flat[: self.size]
     def step(self, grad, max_norm):
         dist.all_reduce(grad)
         self.part.grad = {part}
@@ -168,6 +173,7 @@ class ByRank:
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_(self.part, max_norm)  # here"),
         SLICE_BY_RANK.format(part="grad[self.rank * self.size :][: self.size]"),
         SLICE_BY_RANK.format(part="grad[self.own()] / self.world"),
+        SLICE_BY_RANK.format(part="self.take(grad / self.world).clone()"),
     ],
 )
 def test_norm_of_a_shard(text: str) -> None:
@@ -190,6 +196,7 @@ def test_norm_of_a_shard(text: str) -> None:
         SLICED.format(clip="torch.nn.utils.clip_grad_norm_([flat], max_norm)"),
         SLICE_BY_RANK.format(part="grad[: self.size]"),
         SLICE_BY_RANK.format(part="grad.clone()"),
+        SLICE_BY_RANK.format(part="self.head(grad).clone()"),
         SLICED.replace("reduce_scatter_tensor(own, flat)", "all_reduce(own)").format(
             clip="torch.nn.utils.clip_grad_norm_([self.part], max_norm)"
         ),

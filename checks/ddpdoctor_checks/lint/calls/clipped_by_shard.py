@@ -100,10 +100,7 @@ def _find_slice(call: ast.Call, given: ast.expr, scope: Scope, kinds: Kinds) -> 
             or ast.unparse(target.value) not in clipped
         ):
             continue
-        if any(
-            isinstance(each, ast.Subscript) and _is_by_rank(each.slice, scope, kinds)
-            for each in ast.walk(node.value)
-        ):
+        if _is_part(node.value, scope, kinds):
             return "part", node, scope
         held = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
         for each in scatters:
@@ -111,6 +108,24 @@ def _find_slice(call: ast.Call, given: ast.expr, scope: Scope, kinds: Kinds) -> 
             if isinstance(output, ast.Name) and output.id in held and each.lineno < node.lineno:
                 return "slice", each, scope
     return None
+
+
+def _is_part(value: ast.expr, scope: Scope, kinds: Kinds) -> bool:
+    """Whether a value is a slice by the rank, or what a function of the files returns is."""
+    places: list[tuple[ast.AST, Scope]] = [(value, scope)]
+    for call in ast.walk(value):
+        function = kinds.called(call, scope) if isinstance(call, ast.Call) else None
+        if function is not None:
+            places += (
+                (each.value, function)
+                for each in own_nodes(function.node)
+                if isinstance(each, ast.Return) and each.value is not None
+            )
+    return any(
+        isinstance(each, ast.Subscript) and _is_by_rank(each.slice, home, kinds)
+        for place, home in places
+        for each in ast.walk(place)
+    )
 
 
 def _is_by_rank(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
