@@ -41,6 +41,8 @@ class Parting:
     """Whether it may well be meant."""
     overdue: Frame | None = None
     """A test behind which the program averages parameters, where that was never due."""
+    often: bool = False
+    """Collectives carry as much as the parameters in each step."""
     vain: bool = False
     """Whether the program averages as much as the parameters several times, and no two ranks agree after it."""
     unsure: bool = False

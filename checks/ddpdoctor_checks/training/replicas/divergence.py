@@ -243,11 +243,14 @@ def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
     overdue = replica.setup.rounds[0] if never_due else None
     if sharded:
         return replace(parting, confidence="medium" if parting.at_start else "high", overdue=overdue)
+    in_vain = (
+        replica.setup.averagings >= SEVERAL_AVERAGINGS and not parting.at_start and _never_agree(parting)
+    )
     if is_carried_throughout(replica) and batches and not parting.at_start:
-        return replace(parting, confidence="medium")
+        return replace(parting, confidence="medium", vain=in_vain, often=True)
     if overdue is not None:
         return replace(parting, confidence="medium", overdue=overdue)
-    if replica.setup.averagings >= SEVERAL_AVERAGINGS and not parting.at_start and _never_agree(parting):
+    if in_vain:
         return replace(parting, confidence="low", vain=True)
     return replace(parting, confidence="low", advice=True, unsure=not parting.at_start)
 

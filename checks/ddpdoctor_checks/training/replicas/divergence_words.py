@@ -37,7 +37,8 @@ def tell_parting(parting: Parting, severity: str | None = None) -> Finding:
     if parting.overdue is not None:
         call, advice = parting.overdue, fixes.OVERDUE
     elif parting.vain:
-        call, advice = user_line(parting.replica.setup.averaging), fixes.VAIN
+        call = None if parting.often else _find_averaging(parting)
+        advice = fixes.UNUSED if parting.often else fixes.VAIN
     elif parting.code == "COL013":
         call = user_line(parting.replica.setup.reduced)
     elif parting.load is not None:
@@ -145,8 +146,8 @@ def _say_unwrapped(parting: Parting, line: Frame | None) -> str:
         return (
             f"{capitalise(name_set(parting.ranks))} each step {parting.replica.name} with local gradients, and "
             f"{count_of(parting.replica.setup.averagings, 'time')} collectives reduced as many elements as it has "
-            f"parameters{tell_line(line)}, after which no two ranks agreed: what is averaged is not what the "
-            "optimizer steps, or not all ranks take the average."
+            f"parameters{tell_line(_find_averaging(parting))}, after which no two ranks agreed: what is averaged is "
+            "not what the optimizer steps, or not all ranks take the average."
         )
     if parting.overdue is not None:
         return (
@@ -313,6 +314,11 @@ def _say_consequence(parting: Parting) -> str:
     return f"The replicas have diverged from step {step} on{', ' + which if which else ''}."
 
 
+def _find_averaging(parting: Parting) -> Frame | None:
+    """Return the line that reduces as much as the parameters."""
+    return user_line(parting.replica.setup.averaging)
+
+
 def _list_places(parting: Parting, call: Frame | None, steps: Sequence[Frame]) -> tuple[Where, ...]:
     places = []
     if call is not None:
@@ -321,6 +327,9 @@ def _list_places(parting: Parting, call: Frame | None, steps: Sequence[Frame]) -
         first = not places and not place
         role = "culprit" if first else "noticed" if not place else "caller"
         places.append(in_frame(frame, parting.replica.ranks.union(parting.ranks), role))
+    averaging = _find_averaging(parting) if parting.vain and parting.often else None
+    if averaging is not None:
+        places.append(in_frame(averaging, parting.ranks, "noticed"))
     wrap = _find_wrap(parting)
     if wrap is not None and parting.code == "DDP006":
         places.insert(0, in_frame(wrap, parting.ranks, "culprit"))

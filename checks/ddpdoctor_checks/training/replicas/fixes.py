@@ -54,6 +54,14 @@ VAIN = (
     ),
     Fix("ranks that train models of their own on purpose can begin from seeds of their own"),
 )
+UNUSED = (
+    Fix(
+        "wait for asynchronous collectives and write what they give into .grad on every rank, before the step",
+        code="for work in works:\n    work.wait()\nfor p, total in zip(model.parameters(), totals):\n"
+        "    p.grad.copy_(total / dist.get_world_size())\noptimizer.step()",
+    ),
+    Fix("or wrap the model, and call the wrapper", code="model = DistributedDataParallel(model)"),
+)
 EXPERTS = (
     Fix(
         "average what is the same on all ranks, and each expert only across the ranks that hold it",
