@@ -55,6 +55,11 @@ def test_a_script_is_read_from_a_line_of_its_own(tmp_path: Path) -> None:
         ("model.requires_grad_()\nmodel.requires_grad_(True)\nmodel.weight.requires_grad = True", []),
         ("class Net:\n    def __init__(self):\n        self.stem.requires_grad_(False)", []),
         ("requires_grad = False\nmodel = Model(requires_grad=False)", []),
+        (
+            "model.freeze_feature_encoder()\nmodel.unfreeze()\nfreezer()\nset_requires_grad(net, False)",
+            [1, 3, 4],
+        ),
+        ("def freeze(part):\n    part.requires_grad_(False)\nfreeze(model)", [2]),
     ],
 )
 def test_statements_that_freeze_parameters(tmp_path: Path, text: str, lines: list[int]) -> None:

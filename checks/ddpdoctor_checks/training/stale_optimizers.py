@@ -54,8 +54,8 @@ def _tell_stale(setup: OptimizerSetup, looks: Sequence[StepLook]) -> Finding:
     return Finding(
         message=(
             f"{capitalise(name_set(ranks))} step {kind}{tell_line(line)}, whose "
-            f"{count_of(setup.parameters, 'parameter')} are none of the model's and never get a gradient: FSDP put "
-            "other parameters into the model after the optimizer was created. Nothing is trained."
+            f"{count_of(setup.parameters, 'parameter')} are none of the model's and never get a gradient, as where "
+            "FSDP puts others into the model after the optimizer was created. Nothing is trained."
         ),
         ranks=ranks,
         where=in_line(line, ranks, "culprit"),

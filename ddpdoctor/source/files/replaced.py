@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ddpdoctor.source.files.reading import Script
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_FREEZES = re.compile(r"(?<!un)(freeze|frozen)|requires_grad", re.IGNORECASE)
 _PUTS = frozenset({"setattr", "add_module", "register_module", "register_parameter"})
 """Functions that put what they are given under a name."""
 
@@ -40,24 +42,31 @@ def find_replacements(scripts: Iterable[Script], names: Collection[str]) -> list
 def find_freezes(scripts: Iterable[Script]) -> list[Replacement]:
     """Return the statements that freeze parameters, or may, outside of the ``__init__`` of a class.
 
+    Calls by such a name of what does not stand in the program are among them: ``model.freeze_feature_encoder()``.
+
     Args:
         scripts: Of one program.
     """
+    read = [(script.name, script.tree) for script in scripts if script.tree is not None]
+    defined = {each.name for _, tree in read for each in ast.walk(tree) if isinstance(each, _FUNCTIONS)}
     return [
-        Replacement(script.name, node.lineno, ast.unparse(node))
-        for script in scripts
-        for node in (_list_statements(script.tree) if script.tree is not None else ())
-        if _freezes(node)
+        Replacement(name, node.lineno, ast.unparse(node))
+        for name, tree in read
+        for node in _list_statements(tree)
+        if _freezes(node, defined)
     ]
 
 
-def _freezes(node: ast.stmt) -> bool:
+def _freezes(node: ast.stmt, defined: Collection[str]) -> bool:
     """Whether it is ``parameter.requires_grad = False`` or ``model.requires_grad_(trains)``, with whatever but True."""
     value: ast.expr | None = None
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call = node.value
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
+        last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if last == "requires_grad_":
             value = next(iter((*call.args, *(each.value for each in call.keywords))), None)
+        elif _FREEZES.search(last):
+            return last not in defined
     elif isinstance(node, ast.Assign) and any(
         isinstance(each, ast.Attribute) and each.attr == "requires_grad" for each in node.targets
     ):
