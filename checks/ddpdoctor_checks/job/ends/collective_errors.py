@@ -15,7 +15,7 @@ from ddpdoctor_checks.job.blame.diagnosis import Diagnosis, Group
 from ddpdoctor_checks.job.blame.exits import list_exits
 from ddpdoctor_checks.job.blame.failures import Level
 from ddpdoctor_checks.job.blame.lagging import Lag, find_lag
-from ddpdoctor_checks.job.calls.agreement import ORDER, fix_mismatch
+from ddpdoctor_checks.job.calls.argument_fixes import ORDER, fix_mismatch
 from ddpdoctor_checks.job.calls.last import LastCall, describe_call, find_last_mismatch, list_differing
 from ddpdoctor_checks.job.calls.unfollowed import FIX, find_skipped_backward
 from ddpdoctor_checks.job.ends.call_names import compare_calls, find_odd

@@ -14,7 +14,7 @@ from ddpdoctor.judge import EvidenceItem, Fix
 from ddpdoctor_checks.common.frames import user_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, join_words, name_set
 from ddpdoctor_checks.job.calls import habits
-from ddpdoctor_checks.job.calls.agreement import fix_mismatch
+from ddpdoctor_checks.job.calls.argument_fixes import fix_mismatch
 from ddpdoctor_checks.job.hangs.reading import (
     BACKWARD,
     FORWARD,

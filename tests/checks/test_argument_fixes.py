@@ -6,7 +6,7 @@ import pytest
 
 from ddpdoctor.evidence import Frame
 from ddpdoctor.evidence.collectives import RecordedCall
-from ddpdoctor_checks.job.calls.agreement import BY_ARGUMENT, ORDER, fix_mismatch
+from ddpdoctor_checks.job.calls.argument_fixes import BY_ARGUMENT, ORDER, fix_mismatch
 from ddpdoctor_checks.job.calls.last import list_differing
 
 LINE = Frame("train.py", 30, "evaluate")
