@@ -308,16 +308,16 @@ def test_averages_that_no_rank_takes(averagings: int, third: str, severity: str)
         )
 
 
-@pytest.mark.parametrize(("averagings", "told"), [(2, True), (0, False)])
-def test_averages_of_each_step_that_the_optimizer_does_not_use(averagings: int, told: bool) -> None:
+@pytest.mark.parametrize(("averagings", "named"), [(2, True), (0, False)])
+def test_averages_of_each_step_that_the_optimizer_does_not_use(averagings: int, named: bool) -> None:
     made = unwrapped(carried=1.0)
     made.averagings = averagings
     found = only(made.batch(1, "0|1").batch(2, "0|1"))
     assert (found.code, found.severity, found.confidence) == ("DDP015", "error", "medium")
     assert (found.where[0].line, found.where[0].role) == (STEP.line, "culprit")
-    assert ((29, "noticed") in [(each.line, each.role) for each in found.where]) is told
-    assert ("nothing reduces them" in found.message) is not told
-    assert found.fix[0].text.startswith("wait for asynchronous collectives") is told
+    assert ((29, "noticed") in [(each.line, each.role) for each in found.where]) is named
+    assert ("nothing reduces them" in found.message) is not named
+    assert found.fix[0].text.startswith("wait for asynchronous collectives") is named
 
 
 def test_parts_of_one_model_read_the_same() -> None:

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Sequence
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook
 from ddpdoctor.evidence.training.merging import join_optimizers
-from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, name_set
 from ddpdoctor_checks.training.replicas.parted import NEEDS
+from ddpdoctor_checks.training.replicas.whole_parts import SHARDING
 from ddpdoctor_checks.training.wrappers import find_layout
 
-SHARDING = (strategies.FSDP1.name, strategies.FSDP2.name)
 FEWEST = 3
 """Steps at which its parameters have to be the same."""
 

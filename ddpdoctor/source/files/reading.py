@@ -56,7 +56,7 @@ class Script:
 
     @property
     def lines(self) -> list[str]:
-        """Its lines; of most files nobody asks for them."""
+        """Its lines, made when they are first asked for: of most files they never are."""
         if self._lines is None:
             self._lines = self.text.split("\n")
         return self._lines

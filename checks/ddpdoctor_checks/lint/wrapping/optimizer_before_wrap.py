@@ -77,10 +77,11 @@ def _find_wrapped(
 
 def _shards(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:
     """Whether a call puts other parameters into a model."""
-    if not call.args or _is_sharded(call, scope, kinds):
-        return bool(call.args)
+    if not call.args:
+        return False
     original = find_keyword(call, "use_orig_params")
-    return kinds.files.dotted(call.func, scope) in FSDP1 and (original is None or is_false(original))
+    flat = kinds.files.dotted(call.func, scope) in FSDP1 and (original is None or is_false(original))
+    return flat or _is_sharded(call, scope, kinds)
 
 
 def _is_sharded(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:
