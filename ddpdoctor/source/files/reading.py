@@ -180,8 +180,10 @@ def _ignored(name: str, folder: bool, rules: list[tuple[str, _Rule]]) -> bool:
 
 def _find_ways(folder: Path, rules: list[_Rule]) -> list[tuple[str, _Rule]]:
     whole = os.path.realpath(folder)
-    ways = [os.path.relpath(whole, rule.folder).replace(os.sep, "/") for rule in rules]
-    return [("" if way == "." else f"{way}/", rule) for way, rule in zip(ways, rules, strict=True)]
+    ways = {
+        each: os.path.relpath(whole, each).replace(os.sep, "/") for each in {rule.folder for rule in rules}
+    }
+    return [("" if ways[rule.folder] == "." else f"{ways[rule.folder]}/", rule) for rule in rules]
 
 
 def _descend(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ddpdoctor.source.resolve.names import Scope
-from ddpdoctor.source.resolve.tree_nodes import list_children
-from ddpdoctor.source.resolve.walking import TRIES, is_main_guard
+from ddpdoctor.source.resolve.tree_nodes import CLOSED, list_children
+from ddpdoctor.source.resolve.walking import TRIES, is_main_guard, own_nodes
 
 Side = Callable[[ast.expr], "bool | None"]
 """Says which side of a test a distributed run takes; None where both may be."""
@@ -223,7 +223,7 @@ class Flow:
         while waiting:
             node = waiting.pop()
             self._spots[id(node)] = spot
-            if node.__class__ is ast.Lambda:
+            if node.__class__ in CLOSED:
                 continue
             if isinstance(node, COMPREHENSIONS):
                 self._note_comprehension(node, spot)
@@ -342,6 +342,17 @@ def name_of(node: ast.expr) -> str | None:
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
         return f"self.{node.attr}"
     return None
+
+
+def list_kept(method: Scope) -> set[str]:
+    """Return the ``self.name`` that a method may bind; which of these its flow keeps is another question."""
+    return {
+        f"self.{each.attr}"
+        for each in own_nodes(method.node)
+        if each.__class__ is ast.Attribute
+        and each.ctx.__class__ is not ast.Load
+        and name_of(each) is not None
+    }
 
 
 def _list_targets(target: ast.expr, binding: Binding) -> Iterator[tuple[str, Binding]]:

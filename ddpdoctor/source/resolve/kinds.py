@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from ddpdoctor.source.resolve.calls import APEX
-from ddpdoctor.source.resolve.flow import Binding, Flow, Spot, name_of
+from ddpdoctor.source.resolve.flow import Binding, Flow, Spot, list_kept, name_of
 from ddpdoctor.source.resolve.makers import find_class_kind, find_kind
 from ddpdoctor.source.resolve.names import Files, Scope
 from ddpdoctor.source.resolve.objects import FSDP2, PASSED, SAME, WRAPPERS
@@ -286,7 +286,8 @@ class Kinds:
         """Return what methods of a class keep as ``self.name``: its own, or else of classes that inherit from it."""
         for classes in (self.files.objects.bases(owner), self.files.objects.heirs(owner)):
             found: list[Value] = []
-            for method in [each for one in classes for each in self._setters(one).get(name, ())]:
+            keepers = [each for each in classes if name.removeprefix("self.") in each.attributes]
+            for method in [each for one in keepers for each in self._setters(one).get(name, ())]:
                 bound = self.flow(method).holding(name, self.flow(method).end())
                 if bound is not None:
                     found += self._of_bindings(name, bound, method, index)
@@ -299,11 +300,11 @@ class Kinds:
         return (UNKNOWN,)
 
     def _setters(self, owner: Scope) -> dict[str, list[Scope]]:
-        """Return the methods of a class that bind each name."""
+        """Return the methods of a class that may bind each ``self.name``."""
         if owner not in self._setting:
             found: dict[str, list[Scope]] = {}
             for method in owner.functions.values():
-                for name in self.flow(method).bindings:
+                for name in list_kept(method):
                     found.setdefault(name, []).append(method)
             self._setting[owner] = found
         return self._setting[owner]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -16,6 +17,8 @@ MOST = 16
 
 KEEP = frozenset({"list", "tuple", "enumerate", "reversed", "sorted"})
 """Functions whose result has the elements of what they are given."""
+_CHANGES = r"\s*\)?\s*(?:\.\s*(?:append|insert|extend)\b|[-+*/%&|^@<>]{0,2}=)"
+"""What follows the name of a list where that is changed, or set anew."""
 Given = Sequence[tuple[ast.Call, Scope, Scope]]
 """Calls of functions, the outermost first: the call, where it stands, and the function that it runs."""
 Place = tuple[ast.expr, Scope]
@@ -124,8 +127,9 @@ class ListReader:
         for each in self._files.objects.bases(owner):
             for value in each.attributes.get(name, ()):
                 yield from self._find(value, each.makers.get(value, each), depth + 1)
+        changes = re.compile(rf"\.{re.escape(name)}\b{_CHANGES}")
         for module in self._files.modules:
-            for scope in module.walk() if f".{name}" in module.script.text else ():
+            for scope in module.walk() if changes.search(module.script.text) else ():
                 yield from self._list_added(scope, partial(self._is_attribute, name, owner, scope), depth)
 
     def _is_attribute(self, name: str, owner: Scope, scope: Scope, node: ast.expr) -> bool:

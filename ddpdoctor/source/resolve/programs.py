@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import compress
 
 from ddpdoctor.source.resolve.calls import JOINS, MESHES
@@ -138,6 +139,23 @@ class Programs:
                 (call, scope, name) for scope in member.walk() for call, name in self._files.name_calls(scope)
             )
         return self._calls[member]
+
+    @cached_property
+    def _calling(self) -> dict[str, set[Scope]]:
+        found: dict[str, set[Scope]] = {}
+        for member in self._files.modules:
+            for _, scope, name in self.list_calls(member):
+                found.setdefault(name, set()).add(scope)
+        return found
+
+    def scopes_calling(self, asks: Iterable[str] | Callable[[str], bool]) -> set[Scope]:
+        """Return the functions of all files, classes and modules in which something is called by its dotted name.
+
+        Args:
+            asks: the names, or what is asked of each.
+        """
+        names = filter(asks, self._calling) if callable(asks) else asks
+        return set().union(*(self._calling.get(name, ()) for name in names))
 
     def any_file(self, module: Scope, asks: Callable[..., bool], *more: object) -> bool:
         """Whether something holds of any file of a program; each file is asked once, however many programs it is in.

@@ -39,9 +39,8 @@ SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_
                     "torch.multiprocessing.spawn.spawn"})  # fmt: skip
 RUNNERS = frozenset({"fire.Fire", "absl.app.run", "tyro.cli", "typer.run", "jsonargparse.CLI"})
 """Functions that call the function which they are given."""
-ABOUT = re.compile(
-    r"__main__|multiprocessing|torch\.distributed|import distributed|DistributedDataParallel|[Aa]ccelerat|deepspeed"
-)
+ABOUT = ("__main__", "multiprocessing", "torch.distributed", "import distributed", "DistributedDataParallel",
+         "ccelerat", "deepspeed")  # fmt: skip
 """What a module mentions that starts a program of ranks, here or in the files that it imports."""
 DOUBTS = frozenset({"if", "else", "unless", "case", "try", "except"})
 """Kinds of guards below which a line may never run."""
@@ -140,7 +139,7 @@ class Trace:
 
 def trace_programs(module: Scope, files: Files) -> tuple[Trace, ...]:
     """Return the programs that begin in a module: itself from its first line on, and what is spawned of it."""
-    begins = ABOUT.search(module.script.text) is not None
+    begins = _is_about_ranks(module)
     traces = []
     for scope in module.walk():
         if (scope is module and begins) or scope.spawned:
@@ -152,6 +151,10 @@ def trace_programs(module: Scope, files: Files) -> tuple[Trace, ...]:
             trace.joins = trace.joins or (walker.may_join and not launches)
             traces.append(trace)
     return tuple(traces)
+
+
+def _is_about_ranks(module: Scope) -> bool:
+    return any(word in module.script.text for word in ABOUT)
 
 
 def trace_setups(module: Scope, files: Files) -> tuple[Trace, ...]:
@@ -179,7 +182,7 @@ def trace_classes(module: Scope, files: Files) -> tuple[Trace, ...]:
     Libraries have them for scripts that are not read: a trainer that makes an Accelerator, or wraps its model. Methods
     that others of the class call are told where these do.
     """
-    if not ABOUT.search(module.script.text):
+    if not _is_about_ranks(module):
         return ()
     traces = []
     for scope in module.walk():

@@ -14,9 +14,15 @@ MIXED = frozenset({"keys", "kw_defaults", "kwd_attrs", "names"})
 """Fields of lists that may hold ``None`` or texts between nodes."""
 INNER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda})
 """Nodes in which what stands is not of the scope around them."""
+LEAVES = frozenset(
+    {ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal}
+)
+"""Nodes in which there are no others, but for marks such as Load: more than half of all."""
+CLOSED = LEAVES | INNER
+"""Nodes below which a walk of a scope finds nothing more."""
 OWN = "_own_nodes"
 """Attribute under which a scope's node keeps what `walk_own` gives."""
-_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
+_FIELDS: dict[type[ast.AST], tuple[str, ...]] = dict.fromkeys(LEAVES, ())
 
 
 def children(node: ast.AST) -> list[ast.AST]:
@@ -49,6 +55,6 @@ def walk_own(node: ast.AST) -> list[ast.AST]:
     while waiting:
         each = waiting.pop()
         found.append(each)
-        if each.__class__ not in INNER:
+        if each.__class__ not in CLOSED:
             waiting += list_children(each)
     return found

@@ -21,6 +21,8 @@ ONLY_ASK = frozenset({"torch.cuda.is_available", "torch.cuda.device_count", "tor
                       "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.Event",
                       "torch.cuda.is_bf16_supported"})  # fmt: skip
 """Functions of torch.cuda that do not start CUDA, or not always."""
+HIDES = "CUDA_VISIBLE_DEVICES"
+"""Variable that hides the other GPUs from a process."""
 DEEPEST = 6
 """Values that are followed into one another."""
 
@@ -168,4 +170,4 @@ def gives_device(node: ast.AST, scope: Scope, files: Files) -> bool:
 
 
 def _hides(name: str | None, value: ast.expr, scope: Scope, files: Files) -> bool:
-    return name == "CUDA_VISIBLE_DEVICES" and "," not in (find_setting(value, scope, files) or "")
+    return name == HIDES and "," not in (find_setting(value, scope, files) or "")

@@ -54,7 +54,7 @@ def _find_passes(kinds: Kinds) -> Iterator[Pass]:
     losses = LossReader(kinds.files)
     for module in kinds.files.modules:
         for scope in module.walk() if kinds.programs.mentions(module, "DistributedSampler") else ():
-            loops = [each for each in own_nodes(scope.node) if isinstance(each, ast.For)]
+            loops = [each for each in own_nodes(scope.node) if each.__class__ is ast.For]
             for node in loops:
                 counted = _find_counted(node)
                 spot = kinds.flow(scope).spot(node) if counted else None

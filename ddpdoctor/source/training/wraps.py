@@ -114,10 +114,12 @@ def _has_run(call: ast.Call, home: Scope, node: ast.AST, scope: Scope, kinds: Ki
 @once
 def wraps_of(kinds: Kinds) -> list[Wrap]:
     """Return the calls of DistributedDataParallel in all files."""
+    wrapping = kinds.programs.scopes_calling(lambda name: name.endswith("DistributedDataParallel"))
     return [
         Wrap(value, scope)
         for module in kinds.files.modules
         for scope in module.walk()
+        if scope in wrapping
         for call in find_calls(scope)
         if (kinds.files.dotted(call.func, scope) or "").endswith("DistributedDataParallel")
         for value in kinds.find(call, scope)

@@ -35,9 +35,10 @@ def find_clipped(files: Files) -> Iterator[SourceFact]:
     this rank, ``part`` of one whose gradient is a slice by the rank. What makes the shard is beside.
     """
     kinds = kinds_of(files)
+    clipping = kinds.programs.scopes_calling(CLIPS)
     for module in files.modules:
         for scope in module.walk():
-            for call in find_calls(scope):
+            for call in find_calls(scope) if scope in clipping else ():
                 given = find_keyword(call, "parameters", 0)
                 if given is None or files.dotted(call.func, scope) not in CLIPS:
                     continue

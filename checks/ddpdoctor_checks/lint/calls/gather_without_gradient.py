@@ -36,9 +36,10 @@ def find_gathered(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     losses = None
+    gathering = kinds.programs.scopes_calling(GATHERS)
     for module in files.modules:
         for scope in module.walk():
-            for call in find_calls(scope):
+            for call in find_calls(scope) if scope in gathering else ():
                 if files.dotted(call.func, scope) not in GATHERS or len(call.args) < 2:
                     continue
                 into, what = call.args[:2]

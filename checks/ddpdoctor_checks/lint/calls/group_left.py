@@ -36,10 +36,12 @@ def find_undestroyed(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     training = {loop.scope.script.name for loop in training_loops(kinds) if loop.wrapped}
+    joining = kinds.programs.scopes_calling(ALL_JOINS)
     for module in files.modules:
         joins = [
             (call, scope)
             for scope in module.walk()
+            if scope in joining
             for call in find_calls(scope)
             if _is_nccl(call, scope, files)
         ]

@@ -91,12 +91,15 @@ def find_reduced_to_one(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     ranks = RankReader(files)
+    reducing = kinds.programs.scopes_calling([f"{DIST}reduce"])
     for module in distributed_modules(kinds):
         for scope in module.walk():
+            if scope not in reducing:
+                continue
             reduces = {
                 call for call in find_calls(scope) if files.dotted(call.func, scope) == f"{DIST}reduce"
             }
-            for statement, spot in kinds.flow(scope).statements if reduces else ():
+            for statement, spot in kinds.flow(scope).statements:
                 call = statement.value if isinstance(statement, ast.Expr) and spot.is_on else None
                 if not isinstance(call, ast.Call) or call not in reduces:
                     continue

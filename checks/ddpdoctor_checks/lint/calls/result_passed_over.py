@@ -18,6 +18,9 @@ JOINS = frozenset(
 )
 COUNTS = frozenset({"update", "append", "add"})
 """Methods by which a loop keeps its results."""
+HOLDERS = (ast.mod, ast.stmt, ast.ExceptHandler, ast.match_case)
+BLOCKS = ("body", "orelse")
+"""Fields of these in which statements stand; of what else has such fields they hold no lists."""
 
 
 @lint_rule("result-passed-over", reads="module")
@@ -67,8 +70,8 @@ def _list_kept(scope: Scope) -> Iterator[dict[str, ast.Call]]:
     """Yield the variables that statements of one block keep, each with the call that does."""
     nodes: list[ast.AST] = [scope.node, *own_nodes(scope.node)]
     for node in nodes:
-        for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            rows = body if isinstance(body, list) else []
+        blocks = (getattr(node, name, ()) for name in BLOCKS) if isinstance(node, HOLDERS) else ()
+        for rows in blocks:
             calls = [each.value for each in rows if isinstance(each, ast.Expr)]
             kept = {n: call for call in calls if isinstance(call, ast.Call) for n in _keeps(call)}
             if len(kept) > 1:

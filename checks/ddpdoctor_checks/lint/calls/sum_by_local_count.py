@@ -34,9 +34,12 @@ def find_local_counts(files: Files) -> Iterator[SourceFact]:
     group or is no sum, and where a name beside it may be the number of ranks.
     """
     kinds = kinds_of(files)
+    reducing = kinds.programs.scopes_calling(REDUCES)
     for module in files.modules:
         for scope in module.walk():
-            if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+            if scope in reducing and isinstance(
+                scope.node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
+            ):
                 yield from _find_in(scope, kinds)
 
 

@@ -80,9 +80,10 @@ def find_shuffles(files: Files) -> Iterator[SourceFact]:
     be that of all ranks: the variable of the loop, or 0. The noticed place is where the part is taken.
     """
     kinds, ranks = kinds_of(files), RankReader(files)
+    drawing = kinds.programs.scopes_calling((*IN_PLACE, *FRESH))
     for module in distributed_modules(kinds):
         for scope in module.walk():
-            if any(files.dotted(each.func, scope) in (*IN_PLACE, *FRESH) for each in find_calls(scope)):
+            if scope in drawing:
                 yield from _judge(scope, module, kinds, ranks)
 
 

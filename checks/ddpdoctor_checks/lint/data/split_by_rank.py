@@ -13,7 +13,6 @@ from ddpdoctor.source.resolve.kinds import Kinds, kinds_of
 from ddpdoctor.source.resolve.names import UNKNOWN, Files, Scope
 from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.walking import (
-    find_calls,
     find_keyword,
     is_spelled_out,
     name_last,
@@ -41,9 +40,10 @@ def find_splits(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     ranks = RankReader(files)
+    splitting = kinds.programs.scopes_calling(SPLITS)
     for module in distributed_modules(kinds):
         for scope in module.walk():
-            if not any(files.dotted(each.func, scope) in SPLITS for each in find_calls(scope)):
+            if scope not in splitting:
                 continue
             for call in _calls_on(scope, kinds):
                 name = files.dotted(call.func, scope) or ""

@@ -40,10 +40,12 @@ def find_lost_optimizers(files: Files) -> Iterator[SourceFact]:
     """
     kinds = kinds_of(files)
     told: set[ast.AST] = set()
+    loading = kinds.programs.scopes_calling(["torch.load"])
     for module in files.modules:
         loads = [
             (call, scope)
             for scope in module.walk()
+            if scope in loading
             for call in find_calls(scope)
             if _loads(call, scope, files)
         ]

@@ -15,7 +15,7 @@ from ddpdoctor.source.resolve.texts import fold
 from ddpdoctor.source.resolve.walking import find_keyword
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact
 
-FILES = re.compile("file:|FileStore")
+FILES = ("file:/", "FileStore")
 CLEANERS = re.compile(r"\b(?:remove|unlink|rmtree|tempfile|mkstemp|mkdtemp|uuid|TemporaryDirectory)\b")
 """Names in a script of what removes the file, or makes its name unique."""
 
@@ -26,7 +26,7 @@ def find_fixed_files(module: Scope, files: Files) -> Iterator[SourceFact]:
 
     path: of the file. Nothing where the script removes files or makes unique names.
     """
-    if not FILES.search(module.script.text) or _cleans(module):
+    if not any(word in module.script.text for word in FILES) or _cleans(module):
         return
     for scope in module.walk():
         for call, name in name_calls(scope, files):

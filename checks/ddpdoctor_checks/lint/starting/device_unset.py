@@ -19,7 +19,7 @@ from ddpdoctor.source.resolve.traces import OTHER_JOINS, Frame, Step, Trace
 from ddpdoctor.source.resolve.walking import find_keyword, name_last, own_nodes
 from ddpdoctor.source.sameness.alike import follow_name
 from ddpdoctor.source.sameness.apart import ways_of
-from ddpdoctor.source.training.cuda import SETS, gives_device, hides_others, is_of_nccl, uses_gpu
+from ddpdoctor.source.training.cuda import HIDES, SETS, gives_device, hides_others, is_of_nccl, uses_gpu
 from ddpdoctor.source.training.moves import is_move
 from ddpdoctor.source.training.options import find_setting
 from ddpdoctor.source.training.train_loops import is_backward
@@ -104,10 +104,14 @@ def _find_wrapped_moves(trace: Trace, files: Files) -> Iterator[ast.Call]:
 def _sets_device(member: Scope, files: Files) -> bool:
     """Whether a file has what may set the device of a rank; a function of the files is read by itself."""
     called = kinds_of(files).programs.list_calls(member)
-    return any(
+    if any(
         name in SETS or (name in JOINS and find_keyword(call, "device_id") is not None)
         for call, _, name in called
-    ) or any(
+    ):
+        return True
+    if not any(word in member.script.text for word in (*SETTING, HIDES)):
+        return False
+    return any(
         _speaks_of_setting(node, scope, files) or gives_device(node, scope, files)
         for scope in member.walk()
         for node in own_nodes(scope.node)

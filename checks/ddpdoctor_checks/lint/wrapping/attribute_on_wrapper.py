@@ -48,8 +48,8 @@ WRAPPER = "DistributedDataParallel"
 """Whatever it is imported as, some line says so."""
 STEPS = 2
 """Calls over which the names of wrappers are followed from where they are bound."""
-GIVES = frozenset({ast.Attribute, ast.Call, ast.Lambda})
-"""Nodes by which an object may be given an attribute."""
+GIVES = frozenset({ast.Call, ast.Lambda})
+"""Nodes by which an object may be given an attribute, beside an assignment to that."""
 
 
 @lint_rule("attribute-on-wrapper", reads="files")
@@ -72,7 +72,7 @@ def find_attributes_on_wrappers(files: Files) -> Iterator[SourceFact]:
         name
         for scope in scopes
         for each in own_nodes(scope.node)
-        if each.__class__ in GIVES
+        if each.__class__ in GIVES or (each.__class__ is ast.Attribute and each.ctx.__class__ is ast.Store)
         for name in _list_given(each)
     }
     if "__getattr__" in given or _sets_by_name(kinds):
@@ -271,7 +271,8 @@ def _sets_by_name(kinds: Kinds) -> bool:
         and ast.unparse(call.args[0]) != "self"
         and any(each.kind in WRAPPED for each in kinds.find(call.args[0], scope))
         for module in kinds.files.modules
-        for call, scope, _ in kinds.programs.list_calls(module)
+        for scope in module.walk()
+        for call in find_calls(scope)
     )
 
 

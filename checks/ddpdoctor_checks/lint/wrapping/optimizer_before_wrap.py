@@ -30,9 +30,13 @@ def find_optimizers(files: Files) -> Iterator[SourceFact]:
     way: ``flat`` or ``sharded``.
     """
     kinds = kinds_of(files)
-    every = [scope for module in files.modules for scope in module.walk()]
-    within = {scope: [each for each in find_calls(scope) if _shards(each, scope, kinds)] for scope in every}
-    for scope in every if any(within.values()) else ():
+    sharding = kinds.programs.scopes_calling(FSDP1 | FSDP2)
+    found = {scope: [each for each in find_calls(scope) if _shards(each, scope, kinds)] for scope in sharding}
+    within = {scope: calls for scope, calls in found.items() if calls}
+    around = {home for scope in within for _, home in kinds.callers(scope)}
+    for scope in (each for module in files.modules for each in module.walk()):
+        if scope not in within and scope not in around:
+            continue
         wraps = [
             (call, inner)
             for call in find_calls(scope)
@@ -51,7 +55,7 @@ def find_optimizers(files: Files) -> Iterator[SourceFact]:
             for each, values in optimizers:
                 if all(_holds(value, inner, kinds) for value in values):
                     beside = (RelatedPlace("noticed", scope.place(wrap)),)
-                    home = scope if wrap in within[scope] else kinds.called(wrap, scope)
+                    home = scope if wrap in within.get(scope, ()) else kinds.called(wrap, scope)
                     sharded = home is not None and _is_sharded(
                         wrap if home is scope else within[home][0], home, kinds
                     )
@@ -63,7 +67,7 @@ def _find_wrapped(
     call: ast.Call, scope: Scope, within: Mapping[Scope, Sequence[ast.Call]], kinds: Kinds
 ) -> tuple[Value, ...]:
     """Return the model that a call shards, itself or in the function that it calls; nothing for others."""
-    if call in within[scope]:
+    if call in within.get(scope, ()):
         return kinds.find(call.args[0], scope)
     function = kinds.called(call, scope)
     inner = within.get(function, ()) if function is not None else ()
