@@ -289,3 +289,12 @@ def test_a_checkpoint_that_no_rank_of_a_node_finds() -> None:
     seen = SharedFile("weights/backbone.pt", (use(0),))
     nodes = (Training(ranks=RankSet([0, 1]), files=(seen,)), Training(node=1, ranks=RankSet([2])))
     assert jobs.judge(dataclasses.replace(job, training=nodes))[0][0].code == "CKP002"
+
+
+@pytest.mark.parametrize(("named", "times"), [("ckpt/last.pt", 1), ("ckpt/best.pt", 2)])
+def test_what_the_error_says_of_a_file_is_not_said_twice(named: str, times: int) -> None:
+    missing = f"[Errno 2] No such file or directory: '{named}'"
+    job = Job(2).raises(1, "FileNotFoundError", missing, frames=(LOADING, LOAD, *LOOP)).evidence()
+    raced = SharedFile("ckpt/last.pt", (use(0), use(1, "read", 0.5, line=LOAD)), 10)
+    found = judge(dataclasses.replace(job, training=files(raced).training))
+    assert [each.code for each in found] == ["CKP002"] * times

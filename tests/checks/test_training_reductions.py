@@ -97,3 +97,38 @@ def test_the_line_of_the_reduction_is_the_place() -> None:
     line = Frame("train.py", 30, "reduce", "dist.all_reduce(bucket, op=self.op)")
     made.reduced = (line, STEP)
     assert [each.line for each in only(made).where] == [30]
+
+
+def shared_out(*parts: tuple[float, ...], hooks: tuple[str, ...] = ()) -> Made:
+    """A job of two ranks behind a wrapper: for each step what all tokens of either count for."""
+    made = Made(2, hooks=hooks)
+    for step, both in enumerate(parts, 1):
+        made.look(step)
+        rows = tuple(LossWeights(rank, (100 * part,), (0.01,)) for rank, part in enumerate(both))
+        made.looks[-1] = replace(made.looks[-1], weights=rows)
+    return made
+
+
+def test_a_loss_divided_by_the_tokens_of_all_ranks_before_the_wrapper_averages() -> None:
+    found = only(shared_out((0.52, 0.48), (0.4, 0.6), (0.5, 0.5)))
+    assert (found.code, found.severity, found.confidence) == ("NUM009", "warning", "medium")
+    assert "averages the gradients of ranks 0-1 once more: these are 1/2 of" in found.message
+    assert found.details == {"factor": 0.5, "steps": [1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [(1.04, 0.96), (0.8, 1.2), (1.0, 1.0)],
+        [(0.5, 0.5)] * 4,
+        [(0.52, 0.48), (0.5, 0.5), (0.5, 0.5)],
+        [(0.52, 0.48), (0.4, 0.6), (0.3, 0.3)],
+    ],
+    ids=["times the ranks", "a factor that may be meant", "one step", "another sum in one step"],
+)
+def test_losses_that_are_not_shared_out_over_ranks(parts: list[tuple[float, ...]]) -> None:
+    assert codes(shared_out(*parts)) == []
+
+
+def test_a_hook_of_the_wrapper_may_sum() -> None:
+    assert codes(shared_out((0.52, 0.48), (0.4, 0.6), hooks=("sum_hook",))) == []

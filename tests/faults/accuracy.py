@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.machine import describe_machine
+from ddpdoctor.evidence.codec import decode, encode
 from tests.faults.reading import HEADING, make_section, read_cases, try_programs
 from tests.faults.score import Score, score_trial
 from tests.faults.trial import DOCTOR, Trial, fails_as_told, find_obstacle, try_case, try_plain
@@ -85,9 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _check_plain(able, left_out, options.jobs)
     doctor = shlex.split(options.command) if options.command else DOCTOR
     places = {truth.name: place for place, truth in enumerate(able)}
-    scores: list[Score] = []
-    for truth, trial in _try_all(able, partial(try_case, doctor=doctor), options.jobs):
+    scores = [score for score in read_kept(options.kept) if score.name in places]
+    known = {score.name for score in scores}
+    left = [truth for truth in able if truth.name not in known]
+    for truth, trial in _try_all(left, partial(try_case, doctor=doctor), options.jobs):
         score = score_trial(truth, trial)
+        if options.kept is not None:
+            with options.kept.open("a") as file:
+                file.write(json.dumps(encode(score)) + "\n")
         hidden = options.halves is not None and not options.unseen and find_half(truth.name) != HALVES[0]
         # A false alarm costs more than a blind case: it is shown and can be examined.
         shown = not hidden or bool(truth.is_healthy and score.false_alarms)
@@ -110,6 +116,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.markdown is not None:
             options.markdown.write_text(replace_part(old, part))
     return 0 if all(score.is_right for score in scores) else 1
+
+
+def read_kept(path: Path | None) -> list[Score]:
+    """Return the scores of a run that was cut; none where it had begun with no case."""
+    if path is None or not path.exists():
+        return []
+    return [decode(Score, json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def _try_all(
@@ -266,6 +279,12 @@ def _make_parser() -> argparse.ArgumentParser:
         "--unseen",
         action="store_true",
         help="with --halves: show each case of the unseen half, not only totals",
+    )
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        metavar="FILE",
+        help="keep the score of each case there, and run only cases that it does not have: continues what was cut",
     )
     parser.add_argument("--outputs", type=Path, metavar="DIR", help="keep what each case printed")
     return parser

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddpdoctor.evidence.codec import encode
 from tests.faults import accuracy
 from tests.faults.score import Score, score_trial
 from tests.faults.trial import Trial, find_obstacle, try_case
@@ -211,3 +213,13 @@ def test_cases_of_the_unseen_half_are_shown_only_on_request(
     assert names["seen"] in printed
     assert (names["unseen"] in printed) == bool(more)
     assert (tmp_path / f"{names['unseen']}.txt").exists() == bool(more)
+
+
+def test_what_was_scored_is_not_run_again(tmp_path: Path) -> None:
+    kept = tmp_path / "scores.jsonl"
+    score = Score(
+        "hang", "COL001", "COL001", True, True, True, None, None, True, ("ERR001",), 2.5, ("note",), 1.5
+    )
+    assert accuracy.read_kept(None) == accuracy.read_kept(kept) == []
+    kept.write_text(json.dumps(encode(score)) + "\n")
+    assert accuracy.read_kept(kept) == [score]

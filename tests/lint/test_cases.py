@@ -102,6 +102,7 @@ FACTS = {
     "silent-gather-contrastive": {"COL010"},
     "silent-gather-dual-encoder": {"COL010"},
     "silent-gradients-averaged-twice": {"NUM009"},
+    "silent-loss-over-tokens-of-all-ranks": {"NUM009"},
     "silent-moments-resumed-in-second-session": {"NUM006"},
     "silent-moments-resumed-on-rank-0": {"NUM006"},
     "silent-no-sync-off-by-one": {"DDP008"},

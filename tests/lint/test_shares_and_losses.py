@@ -90,6 +90,30 @@ def test_a_sum_over_the_own_samples_by_a_count_of_all_ranks() -> None:
 
 
 @pytest.mark.wrong
+@pytest.mark.parametrize("share", ["total = total / n", "total /= n", "total = total / n.clamp(min=1)"])
+def test_a_sum_that_becomes_its_share_under_its_own_name(share: str) -> None:
+    whole = COUNT.format(reduced="dist.all_reduce(n)", reduction="'sum'", scaled="")
+    source = whole.replace("loss = total / n  # HERE", f"{share}  # HERE").replace("loss.back", "total.back")
+    assert rules_in_head(source) == [("loss-divided", marked(source))]
+
+
+@pytest.mark.right
+@pytest.mark.parametrize(
+    "share",
+    [
+        "total = total * dist.get_world_size() / n",
+        "total *= 2\n    total /= n",
+        "total = penalty(total)\n    total /= n",
+    ],
+    ids=["times the ranks", "another factor", "of what is not known"],
+)
+def test_a_sum_that_becomes_something_else(share: str) -> None:
+    whole = COUNT.format(reduced="dist.all_reduce(n)", reduction="'sum'", scaled="")
+    source = whole.replace("loss = total / n  # HERE", share).replace("loss.back", "total.back")
+    assert rules_in_head(source) == []
+
+
+@pytest.mark.wrong
 def test_a_loss_that_was_made_to_add_up() -> None:
     source = COUNT.format(reduced="dist.all_reduce(n)", reduction="'sum'", scaled="")
     source = source.replace("F.cross_entropy(model(x), y, reduction='sum')", "criterion(model(x), y)")

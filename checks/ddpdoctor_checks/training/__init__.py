@@ -38,7 +38,7 @@ from ddpdoctor_checks.training.data.shares import (
     find_uneven_loaders,
 )
 from ddpdoctor_checks.training.pipeline import find_bubble
-from ddpdoctor_checks.training.reductions import find_divided_twice
+from ddpdoctor_checks.training.reductions import find_divided_twice, find_loss_shared
 from ddpdoctor_checks.training.reference.against import find_reference_differs
 from ddpdoctor_checks.training.searches import find_search
 from ddpdoctor_checks.training.shard_norms import find_scaled_apart
@@ -68,6 +68,7 @@ __all__ = [
     "find_gathered",
     "find_left_whole",
     "find_loader_bound",
+    "find_loss_shared",
     "find_loss_uneven",
     "find_model_peers_apart",
     "find_nonfinite",

@@ -1,9 +1,9 @@
-"""NUM009: gradients that a program reduces by its own collectives are divided by the number of ranks once more."""
+"""NUM009: gradients that are averaged across ranks are divided by the number of ranks once more, or their loss is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook
@@ -12,9 +12,11 @@ from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_line
-from ddpdoctor_checks.common.wording import capitalise, name_set
+from ddpdoctor_checks.common.wording import capitalise, join_words, name_set
 from ddpdoctor_checks.training.replicas.parted import NEEDS
+from ddpdoctor_checks.training.wrappers import list_wrappers
 
+LISTED = 8
 LEAST = 2
 """Sampled steps that must agree."""
 EXACT = 0.01
@@ -48,9 +50,7 @@ def _find_share(look: StepLook, group: RankSet) -> float | None:
     are no multiple of the mean, where they were reduced in the backward pass, and where losses are not known.
     """
     rows = {each.rank: each for each in look.reduced}
-    weights = {
-        each.rank: sum(map(math.prod, zip(each.counts, each.weights, strict=True))) for each in look.weights
-    }
+    weights = _weigh(look)
     before = [each.before for each in rows.values()]
     sizes = {len(each.before) for each in rows.values()} | {len(each.after) for each in rows.values()}
     if set(rows) != set(group) or not set(group) <= set(weights) or len(sizes) != 1 or len(set(before)) < 2:
@@ -66,6 +66,13 @@ def _find_share(look: StepLook, group: RankSet) -> float | None:
             return None
         factors.append(factor)
     return weight * sum(factors) / len(factors)
+
+
+def _weigh(look: StepLook) -> dict[int, float]:
+    """Return by rank what all its tokens or samples count for in a step: 1 where its loss is their mean."""
+    return {
+        each.rank: sum(map(math.prod, zip(each.counts, each.weights, strict=True))) for each in look.weights
+    }
 
 
 def _tell(setup: OptimizerSetup, group: RankSet, looks: list[StepLook]) -> Finding:
@@ -92,4 +99,59 @@ def _tell(setup: OptimizerSetup, group: RankSet, looks: list[StepLook]) -> Findi
             ),
         ),
         details={"factor": 1 / count, "steps": [look.step for look in looks[:64]]},
+    )
+
+
+@check("NUM009", family="training", needs=NEEDS, id="training.loss_shares", required=False, commands=JOB)
+def find_loss_shared(evidence: Evidence) -> Iterable[Finding]:
+    """A loss is divided by the tokens of all ranks, and DistributedDataParallel averages its gradients once more.
+
+    Then all tokens of a step count for 1 together, and not for 1 on each rank, whatever the parts of the ranks are. A
+    factor that is the same in each step, such as a weight of 0.5, may be meant.
+    """
+    if not any(look.weights for node in evidence.training for look in node.steps):
+        raise NotApplicable("no mean of a cross-entropy was seen in a loss")
+    if not list_wrappers(evidence):
+        raise NotApplicable("no DistributedDataParallel was seen that averages gradients")
+    for setup, looks in join_optimizers(evidence.training):
+        for group in dict.fromkeys(each.group for each in setup.wrappers if not each.hooks):
+            shares = {look.step: _weigh(look) for look in looks if look.weights and not look.final}
+            known = {
+                step: [parts[rank] for rank in group]
+                for step, parts in shares.items()
+                if set(group) <= set(parts)
+            }
+            uneven = [step for step, parts in known.items() if max(parts) - min(parts) > NEAR * max(parts)]
+            if len(uneven) >= LEAST and all(abs(sum(parts) - 1) <= EXACT for parts in known.values()):
+                yield _tell_shared(setup, group, known)
+                break
+
+
+def _tell_shared(setup: OptimizerSetup, group: RankSet, known: Mapping[int, Sequence[float]]) -> Finding:
+    count, first = len(group), min(known)
+    line = user_line(setup.weighed) or user_line(setup.frames)
+    parts = join_words(
+        [f"{part:.3g} on rank {rank}" for rank, part in zip(group, known[first], strict=True)][:LISTED]
+    )
+    return Finding(
+        message=f"The loss{tell_line(line)} is divided by the number of tokens or samples on all ranks, and "
+        f"DistributedDataParallel averages the gradients of {name_set(group)} once more: these are 1/{count} of those "
+        f"of the mean loss. The learning rate is in effect {count} times smaller.",
+        ranks=group,
+        where=in_line(line, group, "culprit"),
+        evidence=(
+            EvidenceItem(
+                "losses",
+                f"step {first}: all tokens count for {parts}, and for 1 together, as in each step",
+                group,
+            ),
+        ),
+        fix=(
+            Fix(
+                "multiply by the number of ranks, by which DistributedDataParallel divides",
+                code="loss = loss_sum * dist.get_world_size() / tokens_of_all_ranks",
+            ),
+        ),
+        details={"factor": 1 / count, "steps": list(known)[:64]},
+        confidence="medium",
     )

@@ -35,6 +35,12 @@ def read_path(failure: Failure) -> str | None:
     return found
 
 
+def may_name(failure: Failure, path: str) -> bool:
+    """Whether an error speaks of a file: by its path, or of none by name."""
+    named = read_path(failure)
+    return named is None or _is_same(path, named)
+
+
 def settle_race(code: str | None, failure: Failure, ranks: RankSet, evidence: Evidence) -> str | None:
     """Return the code of an error of a file that some ranks had: a race only where another rank may have caused it.
 

@@ -76,7 +76,7 @@ def _find_division(call: ast.Call, scope: Scope, kinds: Kinds) -> tuple[ast.AST,
         if any(isinstance(each, ast.Name) and each.id == loss.id for each in targets):
             last = statement if spot.surely_before(own) else None
     if isinstance(last, ast.AugAssign):
-        by = "ranks" if isinstance(last.op, ast.Div) and is_size(last.value) else None
+        by = _divided_by(ast.BinOp(last.target, last.op, last.value), scope, kinds)
     else:
         by = _divided_by(last.value, scope, kinds) if isinstance(last, ast.Assign) else None
     return (last, by) if last is not None and by is not None else None
@@ -109,11 +109,37 @@ def _find_part(call: ast.Call, scope: Scope, kinds: Kinds) -> SourcePlace | None
 
 def _is_sum(node: ast.expr, scope: Scope, kinds: Kinds) -> bool:
     """Whether a loss adds up those of the samples: ``reduction="sum"``, here or where it is made, or ``.sum()``."""
-    found = scope.lookup(node.id) if isinstance(node, ast.Name) else None
-    values = found[1] if found is not None else [node]
+    values = _list_values(node.id, scope) if isinstance(node, ast.Name) else [node]
     return bool(values) and all(
         isinstance(each, ast.Call) and _sums_up(each, scope, kinds) for each in values
     )
+
+
+def _list_values(name: str, scope: Scope) -> list[ast.expr]:
+    """Return what a variable is bound to, but for quotients of itself: ``loss = loss / tokens``, ``loss /= tokens``.
+
+    Nothing where it may be bound to something else.
+    """
+    home, values = scope.lookup(name) or (scope, [])
+    shares = [
+        each
+        for each in own_nodes(home.node)
+        if isinstance(each, ast.AugAssign)
+        and isinstance(each.op, ast.Div)
+        and getattr(each.target, "id", "") == name
+    ]
+    known = [each for each in values if each is not UNKNOWN]
+    if len(values) - len(known) > len(shares):
+        return []
+    return [
+        each
+        for each in known
+        if not (
+            isinstance(each, ast.BinOp)
+            and isinstance(each.op, ast.Div)
+            and getattr(each.left, "id", "") == name
+        )
+    ]
 
 
 def _sums_up(call: ast.Call, scope: Scope, kinds: Kinds) -> bool:

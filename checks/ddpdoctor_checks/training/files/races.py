@@ -11,7 +11,8 @@ from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
-from ddpdoctor_checks.job.blame.judging import has_failed
+from ddpdoctor_checks.job.blame.file_races import UNREADY, may_name
+from ddpdoctor_checks.job.blame.judging import diagnose, has_failed
 from ddpdoctor_checks.training.files.file_order import (
     Race,
     find_overwritten,
@@ -63,8 +64,14 @@ def find_checkpoint_raced(evidence: Evidence) -> Iterable[Finding]:
 def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
     """A rank read a checkpoint with nothing that made it wait for the rank that writes it, and nothing complained."""
     _require_files(evidence)
+    cause = diagnose(evidence).cause if has_failed(evidence) else None
     for race in find_read_early(evidence):
         writer, readers = race.uses[0], race.uses[1:]
+        failed = (
+            cause is not None and cause.code == UNREADY and {use.rank for use in readers} <= set(cause.ranks)
+        )
+        if failed and cause is not None and may_name(cause.first, race.files[0].path):
+            continue  # the error says it, of the same file
         names = name_set(race.ranks.minus(_only(writer)))
         how = (
             "while it was still being written"
