@@ -182,10 +182,10 @@ def test_states_are_compared_over_nodes() -> None:
         setup = OptimizerSetup(1, "torch.optim.SGD", ranks, 1, models={"1": "Net"}, wrappers=(wrapper,))
         return Training(number, ranks, (setup,), looks)
 
-    (parting,) = judge_replicas(Evidence(training=(node(0), node(1))))
-    assert parting.code == "NUM006"
-    assert parting.state is not None
-    assert parting.state.item == "momentum_buffer"
+    (divergence,) = judge_replicas(Evidence(training=(node(0), node(1))))
+    assert divergence.code == "NUM006"
+    assert divergence.state is not None
+    assert divergence.state.item == "momentum_buffer"
 
 
 @pytest.mark.parametrize(("lowered", "line"), [("0|1", 61), ("0-1", None), ("", None)])

@@ -11,7 +11,7 @@ from ddpdoctor_checks.training.files.resumes import find_fresh_optimizers
 from ddpdoctor_checks.training.replicas.buffers import find_batch_norm, find_buffers
 from ddpdoctor_checks.training.replicas.companions import find_companions
 from ddpdoctor_checks.training.replicas.counts import find_skipped
-from ddpdoctor_checks.training.replicas.parted import find_parted
+from ddpdoctor_checks.training.replicas.differing import find_differing
 from ddpdoctor_checks.training.replicas.whole_parts import find_left_whole, find_unequal_start
 
 # isort: split
@@ -57,6 +57,7 @@ __all__ = [
     "find_communication_bound",
     "find_companions",
     "find_data_parallel",
+    "find_differing",
     "find_directories_raced",
     "find_divided_twice",
     "find_download_raced",
@@ -72,7 +73,6 @@ __all__ = [
     "find_loss_uneven",
     "find_model_peers_apart",
     "find_nonfinite",
-    "find_parted",
     "find_redundant",
     "find_reference_differs",
     "find_replicated_apart",

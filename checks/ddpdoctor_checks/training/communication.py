@@ -9,11 +9,10 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import Training
 from ddpdoctor.evidence.training.timing import BACKWARD, ShardTimes
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import count_of, format_bytes
 from ddpdoctor_checks.training.lateness import find_step, list_times
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.step_times import break_down, find_step_line, name_time
 from ddpdoctor_checks.training.wrappers import list_wrappers
 
@@ -25,7 +24,7 @@ FEWEST_LOOKS = 5
 _MEASURE = Fix("measure the network", "ddpdoctor check")
 
 
-@check("PRF006", family="training", needs=NEEDS, id="training.communication", required=False, commands=JOB)
+@check("PRF006", family="training", needs=TRAINING, id="training.communication", required=False, commands=JOB)
 def find_communication_bound(evidence: Evidence) -> Iterator[Finding]:
     """Most of a step passes in communication that nothing hides, also where no rank is late."""
     nodes = [node for node in evidence.training if node.timing.exposed_s is not None]

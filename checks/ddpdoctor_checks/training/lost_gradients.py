@@ -8,10 +8,9 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.syncs import Gathered
 from ddpdoctor.judge import CannotLook, EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 
 UNSAID = "gathered tensors: "
 """How a rank begins to say why it did not look."""
@@ -21,7 +20,7 @@ _OWN = (
 )
 
 
-@check("COL010", family="training", needs=NEEDS, id="training.gathers", required=False, commands=JOB)
+@check("COL010", family="training", needs=TRAINING, id="training.gathers", required=False, commands=JOB)
 def find_gathered(evidence: Evidence) -> Iterable[Finding]:
     """A loss is computed from what all_gather gave, through which no gradient flows."""
     ranks = RankSet().union(*(node.ranks for node in evidence.training))

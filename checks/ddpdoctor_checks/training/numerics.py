@@ -9,11 +9,10 @@ from dataclasses import replace
 from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import choose_form, find_odd, format_number, join_words, name_set
 from ddpdoctor_checks.job.blame.judging import diagnose
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.spoilers import Origin, Scales, find_origin, find_scales
 
 _NOT_FINITE = re.compile(r"\b(nan|inf)\b|non-?finite|not finite|infinit|isfinite", re.IGNORECASE)
@@ -21,7 +20,7 @@ _FEW = 8
 """Samples that a sentence names."""
 
 
-@check("NUM003", family="training", needs=NEEDS, id="training.finite", required=False, commands=JOB)
+@check("NUM003", family="training", needs=TRAINING, id="training.finite", required=False, commands=JOB)
 def find_nonfinite(evidence: Evidence) -> Iterable[Finding]:
     """The loss or the gradient of one rank is NaN or Inf before that of any other, and no loss is finite again."""
     if not any(count.checked for node in evidence.training for count in node.numerics.counts) and not any(
@@ -196,7 +195,7 @@ _REDUCE_FIRST = Fix(
 )
 
 
-@check("NUM004", family="training", needs=NEEDS, id="training.scales", required=False, commands=JOB)
+@check("NUM004", family="training", needs=TRAINING, id="training.scales", required=False, commands=JOB)
 def find_scalers(evidence: Evidence) -> Iterable[Finding]:
     """The scale of a GradScaler is another on some ranks of one model, and stays so."""
     if not any(node.numerics.scales for node in evidence.training):

@@ -10,10 +10,9 @@ from ddpdoctor.evidence import Evidence, Frame, RankSet
 from ddpdoctor.evidence.training.timing import StageTimes
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.step_times import name_time
 
 IDLE_SHARE, STEP_S = 0.4, 0.005
@@ -52,7 +51,7 @@ class _Pipeline:
         return idle / (work + idle) if work else 0.0
 
 
-@check("PRF007", family="training", needs=NEEDS, id="training.bubble", required=False, commands=JOB)
+@check("PRF007", family="training", needs=TRAINING, id="training.bubble", required=False, commands=JOB)
 def find_bubble(evidence: Evidence) -> Iterator[Finding]:
     """Stages wait for each other through much of each step: too few micro-batches, or one that computes longer."""
     seen = _collect(evidence)

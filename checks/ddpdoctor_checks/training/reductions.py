@@ -10,10 +10,9 @@ from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook
 from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, join_words, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import list_wrappers
 
 LISTED = 8
@@ -25,7 +24,9 @@ NEAR = 0.02
 """Relative difference up to which that multiple is one over the number of ranks."""
 
 
-@check("NUM009", family="training", needs=NEEDS, id="training.own_reductions", required=False, commands=JOB)
+@check(
+    "NUM009", family="training", needs=TRAINING, id="training.own_reductions", required=False, commands=JOB
+)
 def find_divided_twice(evidence: Evidence) -> Iterable[Finding]:
     """The program averages gradients across ranks and divides them by the number of ranks once more."""
     if not any(look.reduced for node in evidence.training for look in node.steps):
@@ -102,7 +103,7 @@ def _tell(setup: OptimizerSetup, group: RankSet, looks: list[StepLook]) -> Findi
     )
 
 
-@check("NUM009", family="training", needs=NEEDS, id="training.loss_shares", required=False, commands=JOB)
+@check("NUM009", family="training", needs=TRAINING, id="training.loss_shares", required=False, commands=JOB)
 def find_loss_shared(evidence: Evidence) -> Iterable[Finding]:
     """A loss is divided by the tokens of all ranks, and DistributedDataParallel averages its gradients once more.
 

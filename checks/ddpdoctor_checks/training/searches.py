@@ -9,10 +9,9 @@ from ddpdoctor.evidence.training.fingerprints import WrapperSetup
 from ddpdoctor.evidence.training.syncs import SearchLook
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import choose_form, count_of, format_milliseconds
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, name_model
 
 FEWEST_SEARCHES = 4
@@ -25,7 +24,7 @@ TELLING = 0.01
 """Share of a step from which on a search that finds something is worth a word."""
 
 
-@check("DDP011", family="training", needs=NEEDS, id="training.search", required=False, commands=JOB)
+@check("DDP011", family="training", needs=TRAINING, id="training.search", required=False, commands=JOB)
 def find_search(evidence: Evidence) -> Iterable[Finding]:
     """The search for unused parameters has found none, or the same ones, in the iterations that were looked at."""
     joined: dict[int, list[SearchLook]] = {}

@@ -11,10 +11,9 @@ from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import find_layout
 
 APART = 0.05
@@ -22,7 +21,7 @@ APART = 0.05
 LISTED = 8
 
 
-@check("NUM007", family="training", needs=NEEDS, id="training.shard_norms", required=False, commands=JOB)
+@check("NUM007", family="training", needs=TRAINING, id="training.shard_norms", required=False, commands=JOB)
 def find_scaled_apart(evidence: Evidence) -> Iterable[Finding]:
     """Ranks that hold shards of one model scale their gradients by different factors before the step."""
     if not any(look.scaled for node in evidence.training for look in node.steps):

@@ -12,11 +12,10 @@ from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
 from ddpdoctor_checks.training.data.batches import find_repeated
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import (
     WrappedShards,
     find_layout,
@@ -35,7 +34,7 @@ MOST_STEPS = 0.6
 LISTED = 6
 
 
-@check("COL013", family="training", needs=NEEDS, id="training.group_roles", required=False, commands=JOB)
+@check("COL013", family="training", needs=TRAINING, id="training.group_roles", required=False, commands=JOB)
 def find_roles_wrong(evidence: Evidence) -> Iterable[Finding]:
     """Gradients are averaged over ranks that hold different parts of the model."""
     wrapped = find_wrapped_shards(evidence, [each.ranks for each in find_repeated(evidence)])
@@ -133,7 +132,7 @@ def _tell_wrapped(wrapped: WrappedShards) -> Finding:
     )
 
 
-@check("DDP008", family="training", needs=NEEDS, id="training.sync_left_off", required=False, commands=JOB)
+@check("DDP008", family="training", needs=TRAINING, id="training.sync_left_off", required=False, commands=JOB)
 def find_sync_left_off(evidence: Evidence) -> Iterable[Finding]:
     """An optimizer steps parameters of modules that fully_shard was told not to reduce gradients of."""
     if not any(setup.peers for node in evidence.training for setup in node.optimizers):
@@ -181,7 +180,7 @@ class _Uneven:
     example: StepLook
 
 
-@check("NUM008", family="training", needs=NEEDS, id="training.loss_weights", required=False, commands=JOB)
+@check("NUM008", family="training", needs=TRAINING, id="training.loss_weights", required=False, commands=JOB)
 def find_loss_uneven(evidence: Evidence) -> Iterable[Finding]:
     """The loss is a mean over unequal numbers of tokens, and these means are averaged."""
     if not any(look.weights for node in evidence.training for look in node.steps):

@@ -10,7 +10,7 @@ from ddpdoctor.evidence.training.timing import BACKWARD, DATA, FORWARD, OPTIMIZE
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
 from ddpdoctor_checks.training.lateness import (
@@ -23,7 +23,6 @@ from ddpdoctor_checks.training.lateness import (
     find_step,
     list_times,
 )
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.step_times import break_down, find_step_line, name_time
 from ddpdoctor_checks.training.wrappers import find_layout
 
@@ -32,7 +31,7 @@ LOADER_SHARE, LOADER_SHARE_GPU, LOADER_S = 0.4, 0.8, 0.005
 computes while its program waits for a batch, until there is nothing left that was queued before."""
 
 
-@check("PRF003", family="training", needs=NEEDS, id="training.straggling", required=False, commands=JOB)
+@check("PRF003", family="training", needs=TRAINING, id="training.straggling", required=False, commands=JOB)
 def find_straggling(evidence: Evidence) -> Iterable[Finding]:
     """One rank, or a few, keep coming late to the reduction of gradients, and all others wait for them."""
     if not can_tell(evidence):
@@ -191,7 +190,7 @@ def _describe(ranks: Sequence[RankTimes], late: Late) -> str:
     return "in a median step, here and on the other ranks: " + ", ".join(words)
 
 
-@check("PRF004", family="training", needs=NEEDS, id="training.loading", required=False, commands=JOB)
+@check("PRF004", family="training", needs=TRAINING, id="training.loading", required=False, commands=JOB)
 def find_loader_bound(evidence: Evidence) -> Iterable[Finding]:
     """Most ranks spend a large part of their steps waiting for the next batch."""
     ranks = list_times(evidence)

@@ -156,7 +156,7 @@ def _compare(scaler: int, looks: dict[int, list[ScaleLook]]) -> Scales | None:
     )
     first = _find_parting(common)
     if first is None:
-        return None  # they never parted, or are equal again
+        return None  # they never diverged, or are equal again
     last = common[-1][0]
     return Scales(
         scaler,

@@ -9,10 +9,9 @@ from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook
 from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.replicas.whole_parts import SHARDING
 from ddpdoctor_checks.training.wrappers import find_layout
 
@@ -20,7 +19,9 @@ FEWEST = 3
 """Steps at which its parameters have to be the same."""
 
 
-@check("DDP006", family="training", needs=NEEDS, id="training.stale_optimizer", required=False, commands=JOB)
+@check(
+    "DDP006", family="training", needs=TRAINING, id="training.stale_optimizer", required=False, commands=JOB
+)
 def find_stale(evidence: Evidence) -> Iterable[Finding]:
     """The only optimizer of a sharded model holds parameters that no model has, and that never get a gradient."""
     if not any(axis.strategy in SHARDING for axis in find_layout(evidence).axes):

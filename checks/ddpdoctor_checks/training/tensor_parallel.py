@@ -9,16 +9,15 @@ from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepLook
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, join_words, name_set
 from ddpdoctor_checks.training.data.model_peers import find_apart
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.replicas.whole_parts import LISTED, list_left
 from ddpdoctor_checks.training.wrappers import find_layout
 
 
-@check("NUM001", family="training", needs=NEEDS, id="training.replicated", required=False, commands=JOB)
+@check("NUM001", family="training", needs=TRAINING, id="training.replicated", required=False, commands=JOB)
 def find_replicated_apart(evidence: Evidence) -> Iterable[Finding]:
     """Tensor-parallel ranks hold a parameter whole beside shards, and step it with gradients of their own."""
     axes = [

@@ -8,17 +8,16 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.syncs import PaceLook, Replicated, Unenclosed
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, name_model
 
 FEWEST_LOOKS = 3
 """Looks that must all show the same number of reductions for each step."""
 
 
-@check("DDP007", family="training", needs=NEEDS, id="training.no_sync_whole", required=False, commands=JOB)
+@check("DDP007", family="training", needs=TRAINING, id="training.no_sync_whole", required=False, commands=JOB)
 def find_unenclosed(evidence: Evidence) -> Iterable[Finding]:
     """A backward runs under no_sync, but the forward before it did not: gradients are reduced all the same."""
     if not any(node.steps or node.numerics.counts for node in evidence.training):
@@ -62,7 +61,7 @@ def _tell_unenclosed(evidence: Evidence, rows: Sequence[Unenclosed]) -> Finding:
     )
 
 
-@check("DDP012", family="training", needs=NEEDS, id="training.data_parallel", required=False, commands=JOB)
+@check("DDP012", family="training", needs=TRAINING, id="training.data_parallel", required=False, commands=JOB)
 def find_data_parallel(evidence: Evidence) -> Iterable[Finding]:
     """A rank of a distributed job puts a model into nn.DataParallel, which spreads it over all GPUs of the machine."""
     ranks = RankSet().union(*(node.ranks for node in evidence.training))
@@ -111,7 +110,7 @@ def _tell_data_parallel(rows: Sequence[Replicated]) -> Finding:
     )
 
 
-@check("PRF005", family="training", needs=NEEDS, id="training.reductions", required=False, commands=JOB)
+@check("PRF005", family="training", needs=TRAINING, id="training.reductions", required=False, commands=JOB)
 def find_redundant(evidence: Evidence) -> Iterable[Finding]:
     """Gradients of several micro-batches accumulate for one step of the optimizer, and each of them is reduced."""
     looks = [look for node in evidence.training for look in node.syncs.paces]

@@ -9,9 +9,8 @@ from ddpdoctor.evidence.training.fingerprints import BatchLook
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.wording import capitalise, count_of, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.seeding import Seeded, find_one_seed, list_places, tell_seeds
 from ddpdoctor_checks.training.wrappers import list_groups, list_wrappers
 
@@ -19,7 +18,7 @@ FEWEST = 3
 """Batches in a row before which the numbers must have been equal, and each time further on."""
 
 
-@check("DAT006", family="training", needs=NEEDS, id="training.draws", required=False, commands=JOB)
+@check("DAT006", family="training", needs=TRAINING, id="training.draws", required=False, commands=JOB)
 def find_draws_repeated(evidence: Evidence) -> Iterable[Finding]:
     """Ranks of one wrapper draw the same random numbers from batch to batch while they are given different data.
 

@@ -11,11 +11,10 @@ from ddpdoctor.evidence.training.fingerprints import BatchLook, LoaderSetup
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
 from ddpdoctor_checks.training.data.batches import find_loader
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import find_layout
 
 FEWEST = 2
@@ -34,7 +33,7 @@ class Apart:
     """The loader's sampler gave them other indices; None where that is not known."""
 
 
-@check("DAT009", family="training", needs=NEEDS, id="training.model_peers", required=False, commands=JOB)
+@check("DAT009", family="training", needs=TRAINING, id="training.model_peers", required=False, commands=JOB)
 def find_model_peers_apart(evidence: Evidence) -> Iterable[Finding]:
     """Tensor-parallel ranks are given different batches, or the stages of a pipeline different samples."""
     axes = find_layout(evidence).axes

@@ -8,7 +8,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import LoaderSetup
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
 from ddpdoctor_checks.training.data.batches import (
@@ -20,13 +20,12 @@ from ddpdoctor_checks.training.data.batches import (
     find_same_order,
     find_whole,
 )
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 
 _SETS = 4
 """Sets of ranks that a finding lists."""
 
 
-@check("DAT001", family="training", needs=NEEDS, id="training.data_sharded", required=False, commands=JOB)
+@check("DAT001", family="training", needs=TRAINING, id="training.data_sharded", required=False, commands=JOB)
 def find_unsharded(evidence: Evidence) -> Iterable[Finding]:
     """Ranks that train one model are given the same batches."""
     if not any(node.batches for node in evidence.training):
@@ -134,7 +133,7 @@ def _name_others(several: Sequence[Repeated]) -> str:
     return f", and so do {join_words(others)}" if others else ""
 
 
-@check("DAT002", family="training", needs=NEEDS, id="training.epoch_set", required=False, commands=JOB)
+@check("DAT002", family="training", needs=TRAINING, id="training.epoch_set", required=False, commands=JOB)
 def find_epoch_unset(evidence: Evidence) -> Iterable[Finding]:
     """A sampler that shuffles gives the same order in each epoch."""
     if not any(node.epochs for node in evidence.training):

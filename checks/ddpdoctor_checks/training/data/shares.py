@@ -8,7 +8,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.sampling import Sampling
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, describe_counts, join_words, name_set
 from ddpdoctor_checks.job.blame.judging import has_failed
@@ -24,7 +24,6 @@ from ddpdoctor_checks.training.data.samplers import (
     find_padded,
     find_uneven,
 )
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 
 LITTLE = 0.05
 """Share of samples that count twice, below which that is advice."""
@@ -32,7 +31,7 @@ PLAIN = 0.05
 """Share of a validation set that another rank trains on, from which on an estimate by sketches is sure of it."""
 
 
-@check("DAT004", family="training", needs=NEEDS, id="training.splits", required=False, commands=JOB)
+@check("DAT004", family="training", needs=TRAINING, id="training.splits", required=False, commands=JOB)
 def find_split_differs(evidence: Evidence) -> Iterable[Finding]:
     """What one rank validates on is in the training set of another."""
     if not any(sampling.split for node in evidence.training for sampling in node.samplings):
@@ -67,7 +66,7 @@ def _tell_leak(leak: Leak) -> Finding:
     )  # fmt: skip
 
 
-@check("DAT005", family="training", needs=NEEDS, id="training.samplers", required=False, commands=JOB)
+@check("DAT005", family="training", needs=TRAINING, id="training.samplers", required=False, commands=JOB)
 def find_sampler_differs(evidence: Evidence) -> Iterable[Finding]:
     """Samplers that share a data set were told different seeds, epochs, lengths or sizes, or the same number."""
     samplings = [sampling for node in evidence.training for sampling in node.samplings]
@@ -153,7 +152,7 @@ def _tell_differing(differing: Differing) -> Finding:
     )  # fmt: skip
 
 
-@check("DAT007", family="training", needs=NEEDS, id="training.evaluation", required=False, commands=JOB)
+@check("DAT007", family="training", needs=TRAINING, id="training.evaluation", required=False, commands=JOB)
 def find_evaluation_padded(evidence: Evidence) -> Iterable[Finding]:
     """A sampler gives samples once more in an evaluation, so that all ranks have equally many."""
     if not any(sampling.padded is not None for node in evidence.training for sampling in node.samplings):
@@ -191,7 +190,7 @@ def _tell_padded(padded: Padded) -> Finding:
     )  # fmt: skip
 
 
-@check("DAT003", family="training", needs=NEEDS, id="training.batches", required=False, commands=JOB)
+@check("DAT003", family="training", needs=TRAINING, id="training.batches", required=False, commands=JOB)
 def find_uneven_loaders(evidence: Evidence) -> Iterable[Finding]:
     """Ranks of one wrapper have different numbers of batches, and did not come to wait for each other yet."""
     if not any(sampling.trained for node in evidence.training for sampling in node.samplings):

@@ -8,14 +8,13 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.loads import EmptyLoad
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 
 
 @check(
-    "CKP004", family="training", needs=NEEDS, id="training.checkpoint_prefix", required=False, commands=JOB
+    "CKP004", family="training", needs=TRAINING, id="training.checkpoint_prefix", required=False, commands=JOB
 )
 def find_empty_loads(evidence: Evidence) -> Iterable[Finding]:
     """A checkpoint was loaded with strict=False, and none of its names fits, for a prefix."""

@@ -8,7 +8,7 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import FileUse
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, Where, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
 from ddpdoctor_checks.job.blame.file_races import UNREADY, may_name
@@ -20,7 +20,6 @@ from ddpdoctor_checks.training.files.file_order import (
     find_removed,
     find_replaced,
 )
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 
 _PATHS = 3
 """Paths that are named."""
@@ -31,7 +30,7 @@ _GUARD = Fix(
 )
 
 
-@check("CKP001", family="training", needs=NEEDS, id="training.checkpoints", required=False, commands=JOB)
+@check("CKP001", family="training", needs=TRAINING, id="training.checkpoints", required=False, commands=JOB)
 def find_checkpoint_raced(evidence: Evidence) -> Iterable[Finding]:
     """Several ranks write one path, with nothing that puts them in order."""
     _require_files(evidence)
@@ -60,7 +59,9 @@ def find_checkpoint_raced(evidence: Evidence) -> Iterable[Finding]:
         )  # fmt: skip
 
 
-@check("CKP002", family="training", needs=NEEDS, id="training.checkpoint_order", required=False, commands=JOB)
+@check(
+    "CKP002", family="training", needs=TRAINING, id="training.checkpoint_order", required=False, commands=JOB
+)
 def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
     """A rank read a checkpoint with nothing that made it wait for the rank that writes it, and nothing complained."""
     _require_files(evidence)
@@ -89,7 +90,7 @@ def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
         )  # fmt: skip
 
 
-@check("CKP005", family="training", needs=NEEDS, id="training.directories", required=False, commands=JOB)
+@check("CKP005", family="training", needs=TRAINING, id="training.directories", required=False, commands=JOB)
 def find_directories_raced(evidence: Evidence) -> Iterable[Finding]:
     """Several ranks delete one directory, or one deletes it while others write into it."""
     _require_files(evidence)
@@ -117,7 +118,7 @@ def find_directories_raced(evidence: Evidence) -> Iterable[Finding]:
         )  # fmt: skip
 
 
-@check("DAT008", family="training", needs=NEEDS, id="training.downloads", required=False, commands=JOB)
+@check("DAT008", family="training", needs=TRAINING, id="training.downloads", required=False, commands=JOB)
 def find_download_raced(evidence: Evidence) -> Iterable[Finding]:
     """Several ranks fetch or unpack the same files to one place, with nothing that puts them in order."""
     _require_files(evidence)

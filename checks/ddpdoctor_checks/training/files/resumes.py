@@ -8,14 +8,13 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.loads import FreshOptimizer
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 
 
 @check(
-    "CKP007", family="training", needs=NEEDS, id="training.optimizer_resumed", required=False, commands=JOB
+    "CKP007", family="training", needs=TRAINING, id="training.optimizer_resumed", required=False, commands=JOB
 )
 def find_fresh_optimizers(evidence: Evidence) -> Iterable[Finding]:
     """A model was loaded from a checkpoint whose optimizer state was not, and its optimizer started from nothing."""

@@ -12,7 +12,7 @@ from ddpdoctor_checks.training.seeding import Seeded
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """How the replicas of one model diverged."""
 
     code: str

@@ -12,11 +12,10 @@ from ddpdoctor.evidence.training.numerics import BufferLook
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, choose_form, count_of, join_words, name_set
 from ddpdoctor_checks.training.replicas.divergence import differ_slightly
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import find_wrapper, list_groups, list_wrappers, name_model
 
 FEW_SAMPLES = 8
@@ -46,7 +45,7 @@ _EQUAL = (
 Shares = tuple[Share, ...]
 
 
-@check("NUM002", family="training", needs=NEEDS, id="training.buffers", required=False, commands=JOB)
+@check("NUM002", family="training", needs=TRAINING, id="training.buffers", required=False, commands=JOB)
 def find_buffers(evidence: Evidence) -> Iterable[Finding]:
     """Buffers of a wrapped model differ over ranks where several evaluate with them, or train with them."""
     trained = list(_list_trained(evidence))
@@ -180,7 +179,7 @@ def _tell_trained(setup: WrapperSetup, look: StepLook, buffers: Sequence[TensorL
     )  # fmt: skip
 
 
-@check("DDP013", family="training", needs=NEEDS, id="training.batch_norm", required=False, commands=JOB)
+@check("DDP013", family="training", needs=TRAINING, id="training.batch_norm", required=False, commands=JOB)
 def find_batch_norm(evidence: Evidence) -> Iterable[Finding]:
     """BatchNorm in a wrapped model normalises over fewer than 8 samples of each rank."""
     wrappers = {wrapper.number: wrapper for wrapper in list_wrappers(evidence) if len(wrapper.group) != 1}

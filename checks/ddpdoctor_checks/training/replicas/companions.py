@@ -11,11 +11,10 @@ from ddpdoctor.evidence.training.numerics import CompanionLook
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import count_of, join_words, name_set
 from ddpdoctor_checks.training.replicas.divergence import differ_slightly
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.wrappers import list_wrappers
 
 FEWEST_LOOKS = 2
@@ -35,7 +34,7 @@ _ALIKE = Fix(
 )
 
 
-@check("NUM001", family="training", needs=NEEDS, id="training.companions", required=False, commands=JOB)
+@check("NUM001", family="training", needs=TRAINING, id="training.companions", required=False, commands=JOB)
 def find_companions(evidence: Evidence) -> Iterable[Finding]:
     """A model that is used in training, but neither wrapped nor optimized, differs across ranks (teacher, EMA)."""
     models: dict[tuple[str, int, int, int], list[CompanionLook]] = {}
@@ -58,9 +57,9 @@ def find_companions(evidence: Evidence) -> Iterable[Finding]:
         for group in groups:
             if all(_is_permuted(models, key, look, group) for look in looks):
                 continue
-            parted = [(look, _restrict(look.values, group)) for look in looks]
-            first = next(((look, shares) for look, shares in parted if len(shares) > 1), None)
-            if first is not None and len(parted[-1][1]) > 1:
+            diverged = [(look, _restrict(look.values, group)) for look in looks]
+            first = next(((look, shares) for look, shares in diverged if len(shares) > 1), None)
+            if first is not None and len(diverged[-1][1]) > 1:
                 yield _tell(looks, *first, copied=key[0] in wrapped)
                 break
 

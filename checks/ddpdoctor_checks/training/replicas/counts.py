@@ -8,15 +8,14 @@ from ddpdoctor.evidence import Evidence, RankSet
 from ddpdoctor.evidence.training.fingerprints import OptimizerSetup, StepSite
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import describe_counts, name_set
-from ddpdoctor_checks.training.replicas.apart import Parting
+from ddpdoctor_checks.training.replicas.apart import Divergence
 from ddpdoctor_checks.training.replicas.divergence import judge_replicas
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 
 
-@check("DDP018", family="training", needs=NEEDS, id="training.counts", required=False, commands=JOB)
+@check("DDP018", family="training", needs=TRAINING, id="training.counts", required=False, commands=JOB)
 def find_skipped(evidence: Evidence) -> Iterable[Finding]:
     """Some ranks skipped steps of the optimizer that others made, and the replicas differ since."""
     if not any(setup.steps for node in evidence.training for setup in node.optimizers):
@@ -27,20 +26,20 @@ def find_skipped(evidence: Evidence) -> Iterable[Finding]:
         for count in node.numerics.counts
         for rank in count.ranks
     }
-    for parting in judge_replicas(evidence):
-        if parting.code == "NUM001" and parting.replica.wrapper is not None and not parting.at_start:
-            steps = _count_steps(parting)
-            if len(set(steps.values())) > 1 and len(steps) == len(parting.replica.ranks):
-                yield _tell(parting, steps, backwards)
+    for divergence in judge_replicas(evidence):
+        if divergence.code == "NUM001" and divergence.replica.wrapper is not None and not divergence.at_start:
+            steps = _count_steps(divergence)
+            if len(set(steps.values())) > 1 and len(steps) == len(divergence.replica.ranks):
+                yield _tell(divergence, steps, backwards)
 
 
-def _count_steps(parting: Parting) -> dict[int, int]:
+def _count_steps(divergence: Divergence) -> dict[int, int]:
     """Return how many steps each rank made, those that came to their end."""
     return {
         rank: int(share.digest)
-        for share in parting.replica.setup.steps
+        for share in divergence.replica.setup.steps
         for rank in share.ranks
-        if share.digest.isdigit() and rank in parting.replica.ranks
+        if share.digest.isdigit() and rank in divergence.replica.ranks
     }
 
 
@@ -89,8 +88,8 @@ _SKIP = Fix(
 _EXTRA = Fix("take the step on all ranks, through the wrapper, or step a copy of the model")
 
 
-def _tell(parting: Parting, steps: Mapping[int, int], backwards: Mapping[int, int]) -> Finding:
-    setup, extra = parting.replica.setup, find_extra(parting.replica.setup, steps)
+def _tell(divergence: Divergence, steps: Mapping[int, int], backwards: Mapping[int, int]) -> Finding:
+    setup, extra = divergence.replica.setup, find_extra(divergence.replica.setup, steps)
     ranks = extra[1] if extra is not None else find_skipping(steps, backwards)
     line = user_line(extra[0].frames if extra is not None else setup.frames)
     kind = setup.kind.rpartition(".")[2]
@@ -105,12 +104,12 @@ def _tell(parting: Parting, steps: Mapping[int, int], backwards: Mapping[int, in
             if extra is not None
             else f"Ranks took different numbers of steps of {kind}{tell_line(line)}: "
         )
-        + f"{describe_counts(steps, 'step')}. The replicas of {parting.replica.name} have diverged since.",
+        + f"{describe_counts(steps, 'step')}. The replicas of {divergence.replica.name} have diverged since.",
         ranks=ranks,
-        victims=parting.replica.ranks.minus(ranks),
+        victims=divergence.replica.ranks.minus(ranks),
         where=in_line(line, ranks, "culprit"),
         evidence=tuple(evidence),
         fix=(_EXTRA if extra is not None else _SKIP,),
         details={"steps": {str(rank): count for rank, count in steps.items()}},
-        confidence=parting.confidence,
+        confidence=divergence.confidence,
     )

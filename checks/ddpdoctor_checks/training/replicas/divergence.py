@@ -16,7 +16,7 @@ from ddpdoctor.evidence.training.fingerprints import (
 from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.evidence.training.shares import Share
 from ddpdoctor_checks.common.wording import find_odd
-from ddpdoctor_checks.training.replicas.apart import Parting
+from ddpdoctor_checks.training.replicas.apart import Divergence
 from ddpdoctor_checks.training.replicas.models import (
     MOST_STEPS,
     Replica,
@@ -26,7 +26,7 @@ from ddpdoctor_checks.training.replicas.models import (
     list_replicas,
 )
 from ddpdoctor_checks.training.replicas.origins import add_cause, join_groups
-from ddpdoctor_checks.training.replicas.shared_parts import find_shared_parted
+from ddpdoctor_checks.training.replicas.shared_parts import find_shared_diverged
 from ddpdoctor_checks.training.wrappers import list_wrappers
 
 WHOLE = 0.9
@@ -38,39 +38,39 @@ LAST_BITS = 1e-6
 gradients agree."""
 
 
-def judge_replicas(evidence: Evidence) -> list[Parting]:
-    """Return for each model whose replicas parted how and why."""
+def judge_replicas(evidence: Evidence) -> list[Divergence]:
+    """Return for each model whose replicas diverged how and why."""
     found = []
     replicas = list_replicas(evidence)
     for replica in replicas:
-        parting = _judge(leave_ignored(replica))
-        if parting is not None and _is_after_averaging(parting, replicas):
+        divergence = _judge(leave_ignored(replica))
+        if divergence is not None and _is_after_averaging(divergence, replicas):
             continue
-        if parting is not None and parting.code == "DDP015" and not replica.kept:
-            parting = _weigh_unwrapped(evidence, parting)
-        if parting is not None:
-            found.append(add_cause(evidence, parting))
+        if divergence is not None and divergence.code == "DDP015" and not replica.kept:
+            divergence = _weigh_unwrapped(evidence, divergence)
+        if divergence is not None:
+            found.append(add_cause(evidence, divergence))
     return join_groups(found)
 
 
-def _is_after_averaging(parting: Parting, replicas: Sequence[Replica]) -> bool:
+def _is_after_averaging(divergence: Divergence, replicas: Sequence[Replica]) -> bool:
     """Whether ranks differ at the end only, where another optimizer makes local steps of the same model.
 
     Those of its steps that come after the last averaged one are seen there.
     """
-    own, first = parting.replica, parting.first
+    own, first = divergence.replica, divergence.first
     if first is None or not first.final or not own.kept or own.setup.peers:
         return False
     return any(each.setup.number in own.setup.alongside and each.model == own.model for each in replicas)
 
 
-def _judge(replica: Replica) -> Parting | None:
+def _judge(replica: Replica) -> Divergence | None:
     sure = [look for look in replica.looks if look.final or not look.joined]
-    parted = [look for look in sure if len(look.values) > 1]
+    diverged = [look for look in sure if len(look.values) > 1]
     unequal = [look for look in sure if len(look.gradients) > 1 or _partly_missing(look)]
-    if not parted and not unequal:
+    if not diverged and not unequal:
         return None
-    first, gradients = next(iter(parted), None), next(iter(unequal), None)
+    first, gradients = next(iter(diverged), None), next(iter(unequal), None)
     if first is not None and _agree_after(replica, first, first.values):
         return None  # equal again: averaged between steps, or broadcast
     if first is None and gradients is not None:
@@ -97,17 +97,17 @@ def _judge(replica: Replica) -> Parting | None:
         added = tuple(parameters.values())
         if added and not any(each.reduced or each.ignored for each in added):
             # Each rank has drawn its own: DistributedDataParallel would have made them equal at the wrap.
-            return Parting("DDP006", replica, first, gradients, added, replica.ranks, at_start=at_start)
+            return Divergence("DDP006", replica, first, gradients, added, replica.ranks, at_start=at_start)
     if _lacks_forwards(replica, first):
         ranks = RankSet().union(*(way.ranks for way in first.wrappers))
-        return Parting("DDP008", replica, first, None, differing, ranks, first.wrappers[0], between=True)
+        return Divergence("DDP008", replica, first, None, differing, ranks, first.wrappers[0], between=True)
     rated = bool(find_rates(replica, first.step))
     stated = _find_state(replica, first) if not rated else None
     if stated is not None:
         step, state = stated
         ranks = _minority(state.values)
-        return Parting("NUM006", replica, first, gradients, differing, ranks, state=state, state_step=step)
-    return Parting(
+        return Divergence("NUM006", replica, first, gradients, differing, ranks, state=state, state_step=step)
+    return Divergence(
         "NUM006" if rated and not at_start else "NUM001",
         replica,
         first,
@@ -181,29 +181,29 @@ def _find_state(replica: Replica, first: StepLook) -> tuple[int, StateLook] | No
 
 def _judge_kept(
     replica: Replica, first: StepLook | None, gradients: StepLook | None, at_start: bool
-) -> Parting | None:
-    """Ranks that hold the same part of a model without a wrapper: their parameters are equal, or replicas parted."""
+) -> Divergence | None:
+    """Ranks that hold the same part of a model without a wrapper: their parameters are equal, or replicas diverged."""
     if first is None or not replica.setup.uniform:
         return None
     if not replica.setup.peers and gradients is not None and gradients.step <= first.step and not at_start:
         # What the program averages is not what the optimizer uses: copies, or too late.
         own = tuple(each for each in gradients.tensors if len(each.gradients) > 1)
-        return Parting("DDP015", replica, first, gradients, own, replica.ranks, confidence="medium")
+        return Divergence("DDP015", replica, first, gradients, own, replica.ranks, confidence="medium")
     differing = tuple(each for each in first.tensors if len(each.values) > 1)
     slight = _is_slight(replica, first, gradients)
     ranks = _minority(first.values)
-    return Parting("NUM001", replica, first, gradients, differing, ranks, at_start=at_start, slight=slight)
+    return Divergence("NUM001", replica, first, gradients, differing, ranks, at_start=at_start, slight=slight)
 
 
 def _judge_unwrapped(
     replica: Replica, first: StepLook | None, gradients: StepLook | None, at_start: bool
-) -> Parting | None:
+) -> Divergence | None:
     """A model that nothing reduces; one that differs from the beginning may be meant to: another one on each rank."""
     if not replica.setup.uniform or gradients is None or first is None:
         return None
     if any(each.reduced for each in (*first.tensors, *gradients.tensors)):
         return None
-    return Parting(
+    return Divergence(
         "DDP015",
         replica,
         first,
@@ -214,53 +214,55 @@ def _judge_unwrapped(
     )
 
 
-def _weigh_unwrapped(evidence: Evidence, parting: Parting) -> Parting | None:
+def _weigh_unwrapped(evidence: Evidence, divergence: Divergence) -> Divergence | None:
     """Say how sure it is that the ranks' models are meant to be one; None for parts of a model.
 
     A sampler that cuts the data into as many parts as there are ranks tells that they are, and so do collectives that
     carry as much as the parameters in each step. Folds, members of an ensemble and trials of a search have neither.
     """
-    replica, world = parting.replica, len(parting.replica.ranks)
-    shared = find_shared_parted(replica) if parting.at_start and is_moved(replica, "carried") else None
+    replica, world = divergence.replica, len(divergence.replica.ranks)
+    shared = find_shared_diverged(replica) if divergence.at_start and is_moved(replica, "carried") else None
     if shared is not None:
         told = replace(
-            parting, code="NUM001", first=shared[1], gradients=shared[0], tensors=shared[1].tensors
+            divergence, code="NUM001", first=shared[1], gradients=shared[0], tensors=shared[1].tensors
         )
         return replace(told, at_start=False, shared=True, confidence="low")
     loaders = [loader for node in evidence.training for loader in node.loaders]
     trained = {look.loader for node in evidence.training for look in node.epochs if look.steps}
     sharded = any(
         loader.replicas == world and loader.loader in trained for loader in loaders
-    ) and not _is_trained_apart(evidence, parting)
+    ) and not _is_trained_apart(evidence, divergence)
     batches = [look for node in evidence.training for look in node.batches if look.model == replica.model]
     if not sharded and any(len(share.ranks) > 1 for look in batches for share in look.batches):
         return None
     rates = bool(find_rates(replica))
-    partly = parting.at_start and not _differs_throughout(parting)
+    partly = divergence.at_start and not _differs_throughout(divergence)
     if rates or partly or is_moved(replica, "exchanged") or _has_rounds(evidence, replica):
-        return replace(parting, confidence="low", advice=True)
-    never_due = replica.setup.rounds and not parting.at_start and not _was_carried(replica)
+        return replace(divergence, confidence="low", advice=True)
+    never_due = replica.setup.rounds and not divergence.at_start and not _was_carried(replica)
     overdue = replica.setup.rounds[0] if never_due else None
     if sharded:
-        return replace(parting, confidence="medium" if parting.at_start else "high", overdue=overdue)
+        return replace(divergence, confidence="medium" if divergence.at_start else "high", overdue=overdue)
     in_vain = (
-        replica.setup.averagings >= SEVERAL_AVERAGINGS and not parting.at_start and _never_agree(parting)
+        replica.setup.averagings >= SEVERAL_AVERAGINGS
+        and not divergence.at_start
+        and _never_agree(divergence)
     )
-    if is_carried_throughout(replica) and batches and not parting.at_start:
-        return replace(parting, confidence="medium", vain=in_vain, often=True)
+    if is_carried_throughout(replica) and batches and not divergence.at_start:
+        return replace(divergence, confidence="medium", vain=in_vain, often=True)
     if overdue is not None:
-        return replace(parting, confidence="medium", overdue=overdue)
+        return replace(divergence, confidence="medium", overdue=overdue)
     if in_vain:
-        return replace(parting, confidence="low", vain=True)
-    return replace(parting, confidence="low", advice=True, unsure=not parting.at_start)
+        return replace(divergence, confidence="low", vain=True)
+    return replace(divergence, confidence="low", advice=True, unsure=not divergence.at_start)
 
 
-def _is_trained_apart(evidence: Evidence, parting: Parting) -> bool:
+def _is_trained_apart(evidence: Evidence, divergence: Divergence) -> bool:
     """Whether a sampler's data is that of another model, which is wrapped: a probe, a head that each rank fits itself.
 
     Models that train in one loop step in a fixed ratio. Only where this one was not equal on all ranks at first.
     """
-    if not parting.at_start:
+    if not divergence.at_start:
         return False
     wrapped = {wrapper.number for wrapper in list_wrappers(evidence)}
     own: set[int] = set()
@@ -268,7 +270,7 @@ def _is_trained_apart(evidence: Evidence, parting: Parting) -> bool:
     for setup, looks in join_optimizers(evidence.training):
         counts = {int(share.digest) for share in setup.steps if share.digest.isdigit()}
         counts = counts or {look.step - look.final for look in looks[-1:]}
-        if setup.number == parting.replica.setup.number:
+        if setup.number == divergence.replica.setup.number:
             own |= counts
         elif any(int(model) in wrapped for model in setup.models):
             others |= counts
@@ -290,27 +292,27 @@ def _has_rounds(evidence: Evidence, replica: Replica) -> bool:
         and each.setup.parameters == replica.setup.parameters
     ]
     return any(
-        _is_parted(before)
+        _has_diverged(before)
         and before.setup.number not in after.setup.alongside
         and any(look.step == 1 and after.agrees(look) for look in after.looks)
         for before, after in itertools.pairwise(rows)
     )
 
 
-def _is_parted(replica: Replica) -> bool:
+def _has_diverged(replica: Replica) -> bool:
     return any(len(look.values) > 1 for look in replica.looks)
 
 
-def _differs_throughout(parting: Parting) -> bool:
+def _differs_throughout(divergence: Divergence) -> bool:
     """Whether all that the optimizer steps differs; where a part is kept equal, the rest may be a rank's own."""
-    setup, gradients = parting.replica.setup, parting.gradients
+    setup, gradients = divergence.replica.setup, divergence.gradients
     return gradients is not None and not setup.wrappers and gradients.differing >= setup.parameters
 
 
-def _never_agree(parting: Parting) -> bool:
+def _never_agree(divergence: Divergence) -> bool:
     """Whether no two ranks held the same in any sample since they differ: some may be averaged more often than all."""
-    first, count = parting.first, len(parting.replica.ranks)
-    looks = [look for look in parting.replica.looks if first is not None and look.step >= first.step]
+    first, count = divergence.first, len(divergence.replica.ranks)
+    looks = [look for look in divergence.replica.looks if first is not None and look.step >= first.step]
     return all(len(look.values) == count for look in looks)
 
 
@@ -333,12 +335,14 @@ def is_moved(replica: Replica, name: str) -> bool:
     )
 
 
-def _explain(replica: Replica, wrapper: WrapperSetup, first: StepLook | None, gradients: StepLook) -> Parting:
+def _explain(
+    replica: Replica, wrapper: WrapperSetup, first: StepLook | None, gradients: StepLook
+) -> Divergence:
     """Return why gradients differ of a model that is wrapped."""
     tensors = tuple(
         each for each in gradients.tensors if len(each.gradients) > 1 or _differs_in_missing(each)
     )
-    told = Parting("NUM001", replica, first, gradients, tensors, _minority((first or gradients).values))
+    told = Divergence("NUM001", replica, first, gradients, tensors, _minority((first or gradients).values))
     around = [way for way in gradients.wrappers if way.synced == 0 and way.alone == 0]
     if around:
         ranks = RankSet().union(*(way.ranks for way in around))

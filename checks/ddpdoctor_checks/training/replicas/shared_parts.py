@@ -8,7 +8,7 @@ from ddpdoctor.evidence.training.fingerprints import StepLook, TensorLook
 from ddpdoctor_checks.training.replicas.models import Replica
 
 
-def find_shared_parted(replica: Replica) -> tuple[StepLook, StepLook] | None:
+def find_shared_diverged(replica: Replica) -> tuple[StepLook, StepLook] | None:
     """Return the first step, and the first look at which parameters differ that began equal; of these alone.
 
     Of a model of which ranks hold different parts from the beginning. A parameter counts only where its own module has

@@ -10,10 +10,9 @@ from ddpdoctor.evidence.training.merging import join_optimizers
 from ddpdoctor.facts import strategies
 from ddpdoctor.judge import EvidenceItem, Finding, Fix, NotApplicable, check
 from ddpdoctor_checks.common.frames import tell_line, user_line
-from ddpdoctor_checks.common.jobs import JOB
+from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_line
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
-from ddpdoctor_checks.training.replicas.parted import NEEDS
 from ddpdoctor_checks.training.seeding import Seeded, find_seeded_apart, list_places, tell_seeds
 from ddpdoctor_checks.training.wrappers import find_layout, find_mixed
 
@@ -21,7 +20,7 @@ LISTED = 4
 SHARDING = (strategies.FSDP1.name, strategies.FSDP2.name)
 
 
-@check("DDP006", family="training", needs=NEEDS, id="training.left_whole", required=False, commands=JOB)
+@check("DDP006", family="training", needs=TRAINING, id="training.left_whole", required=False, commands=JOB)
 def find_left_whole(evidence: Evidence) -> Iterable[Finding]:
     """Parameters beside those that FSDP shards are trained on each rank with gradients of its own."""
     groups = [
@@ -114,13 +113,13 @@ def _tell_left(setup: OptimizerSetup, group: RankSet, names: Sequence[str], look
     )
 
 
-@check("NUM001", family="training", needs=NEEDS, id="training.equal_start", required=False, commands=JOB)
+@check("NUM001", family="training", needs=TRAINING, id="training.equal_start", required=False, commands=JOB)
 def find_unequal_start(evidence: Evidence) -> Iterable[Finding]:
     """Ranks average the gradient of a parameter of which they began with different values."""
     if not any(look.tensors for node in evidence.training for look in node.steps):
         raise NotApplicable("no tensor was seen in which ranks differ")
     if find_mixed(evidence) is not None or find_layout(evidence).list_groups(strategies.DATA):
-        return  # what is known of replicas is compared in `parted`
+        return  # what is known of replicas is compared in `differing`
     for setup, looks in join_optimizers(evidence.training):
         for tensor, group in _list_unequal(looks) if not setup.wrappers else ():
             held = [share for share in tensor.values if any(rank in group for rank in share.ranks)]
