@@ -326,6 +326,32 @@ def test_loader_that_what_was_not_read_may_tell_the_epoch() -> None:
     assert "DAT002" not in {each.code for each in lint(text, head=HEAD)}
 
 
+SIZED = "class Sized(DataLoader):\n    pass\n"
+
+
+def choose(kind: str) -> str:
+    """Return a helper that gives the sampler to the loader of a class."""
+    made = f"{kind}\n    loader = kind(data, batch_size=4, sampler=sampler)"
+    return SIZED + WRAPPED.replace("loader = DataLoader(data, batch_size=4, sampler=sampler)", made).format(
+        wrapped="pass"
+    )
+
+
+@pytest.mark.wrong
+@pytest.mark.parametrize(
+    "kind", ["kind = DataLoader if training else Sized", "kind = DataLoader", "kind = Sized"]
+)
+def test_loader_of_a_class_that_is_chosen_before(kind: str) -> None:
+    findings = [each for each in lint(choose(kind), head=HEAD) if each.code == "DAT002"]
+    assert lines_of(findings, "DAT002") == find_marked(choose(kind), head=HEAD)
+
+
+@pytest.mark.right
+def test_loader_of_a_class_that_was_not_read_may_set_the_epoch() -> None:
+    for kind in ("kind = Endless", "kind = DataLoader if training else Endless", "kind = training.kind"):
+        assert "DAT002" not in {each.code for each in lint(choose(kind), head=HEAD)}
+
+
 TRAINER = """\
 class Trainer:
     def __init__(self):

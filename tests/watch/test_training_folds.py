@@ -114,3 +114,28 @@ def test_tensors_of_other_shapes_keep_their_names(tmp_path: Path) -> None:
     rank0 = [bare(38), look(1, "x"), bare(83, optimizer=2, model=-2, rows=rows), look(1, "a", optimizer=2)]
     found = fold(tmp_path, rank0, [bare(83), look(1, "b")])
     assert not found.optimizers[0].uniform
+
+
+def unseen(line: int, digest: str, optimizer: int = 1) -> list[str]:
+    """Return what is written of an optimizer whose model had not been seen to run before its first step."""
+    name = "parameter 0 of the optimizer"
+    return [
+        bare(line, optimizer, name, 0, models={}),
+        look(1, "x", optimizer=optimizer),
+        bare(line, optimizer, table=2),
+        look(2, digest, optimizer=optimizer, table=2),
+    ]
+
+
+def test_a_model_that_was_seen_after_the_first_step_keeps_its_name(tmp_path: Path) -> None:
+    ranks = ([bare(10), look(1, "a"), *unseen(20, digest, 2)] for digest in "bc")
+    found = fold(tmp_path, *ranks)
+    assert [each.models for each in found.optimizers] == [{"-1": "Net"}, {"-1": "Net"}]
+    (late,) = (each for each in found.steps if (each.optimizer, each.step) == (2, 2))
+    assert [(each.name, each.model) for each in late.tensors] == [("w", -1)]
+
+
+def test_names_are_those_of_a_model_that_was_seen(tmp_path: Path) -> None:
+    warmed = [bare(38), look(1, "x"), *unseen(83, "a", 2)]
+    found = fold(tmp_path, warmed, unseen(83, "b"))
+    assert found.optimizers[0].models == {"-1": "Net"}

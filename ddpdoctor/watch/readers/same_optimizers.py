@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ddpdoctor.facts.training_events import Tensors
 from ddpdoctor.watch.readers.rank_steps import RankSteps
 
 _Name = tuple[frozenset[int], int]
@@ -44,6 +45,9 @@ def _match_bare(ranks: Sequence[RankSteps]) -> None:
     places = {rank.rank: _place_all(rank) for rank in ranks if rank.tables}
     if any(len(set(each.values())) < len(each) for each in places.values()):
         return
+    known_all = list(places.values())
+    if all(each == known_all[0] for each in known_all):
+        return  # each has the same number on all ranks
     shared = set.intersection(*(set(each.values()) for each in places.values())) if places else set()
     if not shared or all(set(each.values()) != shared for each in places.values()):
         return
@@ -57,7 +61,12 @@ def _match_bare(ranks: Sequence[RankSteps]) -> None:
     first = next(rank for rank in ranks if len(places.get(rank.rank, ())) == len(shared))
     for number in sorted(order[place] for place in shared):
         for rank in ranks:
-            rank.take_names(number, first.list_tables(number)[0])
+            rank.take_names(number, _find_named(first.list_tables(number)))
+
+
+def _find_named(tables: Sequence[Tensors]) -> Tensors:
+    """Return the first list of tensors that knows their models: at the first step these may not have been seen yet."""
+    return next((each for each in tables if each["models"]), tables[0])
 
 
 def _place_all(rank: RankSteps) -> dict[int, _Place]:

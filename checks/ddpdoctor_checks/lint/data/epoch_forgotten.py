@@ -65,8 +65,10 @@ def _find_given(scope: Scope, kinds: Kinds) -> Iterator[tuple[ast.Call, Scope]]:
     samplers = [call for call, name in calls if name in SAMPLERS or _find_own(call, scope, files)]
     if not samplers or _is_wrapped_elsewhere(scope, kinds):
         return
-    given = {ast.unparse(each) for call, name in calls for each in _list_samplers(call, name)}
-    if not given and any(_list_samplers(call, name) for call, _, name in kinds.programs.calls(scope.module)):
+    given = {ast.unparse(each) for call, name in calls for each in _list_samplers(call, name, scope, files)}
+    if not given and any(
+        _list_samplers(call, name, home, files) for call, home, name in kinds.programs.calls(scope.module)
+    ):
         given = _list_handed_on(scope)
     for node in own_nodes(scope.node) if given else ():
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
@@ -90,11 +92,22 @@ def _find_own(call: ast.Call, scope: Scope, files: Files) -> Scope | None:
     return owner if owner is not None and orders_by_epoch(owner) else None
 
 
-def _list_samplers(call: ast.Call, name: str) -> list[ast.expr]:
-    """Return the sampler that a loader is given, if any."""
+def _list_samplers(call: ast.Call, name: str, scope: Scope, files: Files) -> list[ast.expr]:
+    """Return the sampler that a loader is given, if any; also one of a class of the files, or that is chosen before."""
     place = 3 if name in LOADERS else 0 if name in BATCHES else None
-    sampler = find_keyword(call, "sampler", place) if place is not None else None
-    return [sampler] if sampler is not None else []
+    sampler = find_keyword(call, "sampler", place)
+    known = sampler is not None and (place is not None or _makes_loader(call.func, scope, files))
+    return [sampler] if sampler is not None and known else []
+
+
+def _makes_loader(func: ast.expr, scope: Scope, files: Files) -> bool:
+    """Whether what is called is a loader's class, or one of the files, whichever of them: what was not read is not."""
+    found = scope.lookup(func.id) if isinstance(func, ast.Name) else None
+    ways = [each for value in (found[1] if found is not None else [func])
+            for each in ([value.body, value.orelse] if isinstance(value, ast.IfExp) else [value])]  # fmt: skip
+    return all(
+        files.dotted(each, scope) in LOADERS or files.find_class(each, scope) is not None for each in ways
+    )
 
 
 def _is_wrapped_elsewhere(scope: Scope, kinds: Kinds) -> bool:
