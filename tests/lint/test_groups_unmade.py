@@ -185,22 +185,3 @@ if __name__ == "__main__":
 """
     )
     assert "ENV019" not in {each.code for each in lint(text)}
-
-
-FLAT = """\
-rank = dist.get_rank()
-model = DDP(torch.nn.Linear(2, 1))
-for step in range(3):
-    {step}
-"""
-
-
-@pytest.mark.wrong
-def test_a_script_that_trains_outside_of_functions() -> None:
-    assert "ENV019" in {each.code for each in lint(FLAT.format(step="model(batch(step)).sum().backward()"))}
-
-
-@pytest.mark.right
-@pytest.mark.parametrize("step", ["names.append(step)", "def train(loss):\n        loss.backward()"])
-def test_a_module_that_trains_nothing_by_itself_may_be_imported(step: str) -> None:
-    assert "ENV019" not in {each.code for each in lint(FLAT.format(step=step))}

@@ -17,7 +17,7 @@ MOST = 16
 
 KEEP = frozenset({"list", "tuple", "enumerate", "reversed", "sorted"})
 """Functions whose result has the elements of what they are given."""
-_CHANGES = r"\s*\)?\s*(?:\.\s*(?:append|insert|extend)\b|[-+*/%&|^@<>]{0,2}=)"
+_CHANGES = r"\s{0,40}\)?\s{0,40}(?:\.\s{0,40}(?:append|insert|extend)\b|[-+*/%&|^@<>]{0,2}=)"
 """What follows the name of a list where that is changed, or set anew."""
 Given = Sequence[tuple[ast.Call, Scope, Scope]]
 """Calls of functions, the outermost first: the call, where it stands, and the function that it runs."""

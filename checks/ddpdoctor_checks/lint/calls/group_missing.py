@@ -21,7 +21,6 @@ from ddpdoctor.source.resolve.rank_tests import RankReader
 from ddpdoctor.source.resolve.traces import Guard, Step, Trace
 from ddpdoctor.source.resolve.walking import (
     find_argument,
-    find_calls,
     find_keyword,
     is_main_guard,
     is_spelled_out,
@@ -31,7 +30,6 @@ from ddpdoctor.source.resolve.walking import (
 from ddpdoctor.source.sameness.alike import SETTINGS
 from ddpdoctor.source.sameness.apart import ways_of
 from ddpdoctor.source.training.fixed import list_fixed
-from ddpdoctor.source.training.train_loops import is_backward
 from ddpdoctor_checks.lint.common import LINT, NEEDS, facts_of, name_line, tell_fact, tell_question
 
 ASKS = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.barrier",
@@ -109,7 +107,7 @@ def _is_of_script(step: Step) -> bool:
 def _is_flat(module: Scope, files: Files) -> bool:
     """Whether a module is run as a script without a main guard, and no file imports it.
 
-    Its last line calls a function of its own, or it has loops outside functions and trains there or reads its rank.
+    Its last line calls a function of its own, or it reads its rank and has loops outside functions.
     """
     if module in files.all_imported:
         return False
@@ -124,9 +122,7 @@ def _is_flat(module: Scope, files: Files) -> bool:
         if function is not None and function.module is module:
             return True
     loops = any(isinstance(each, (ast.For, ast.While)) for each in body)
-    return loops and (
-        RANKED.search(module.script.text) is not None or any(map(is_backward, find_calls(module)))
-    )
+    return loops and RANKED.search(module.script.text) is not None
 
 
 def _is_reached(step: Step, kinds: Kinds) -> bool:
