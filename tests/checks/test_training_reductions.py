@@ -132,3 +132,9 @@ def test_losses_that_are_not_shared_out_over_ranks(parts: list[tuple[float, ...]
 
 def test_a_hook_of_the_wrapper_may_sum() -> None:
     assert codes(shared_out((0.52, 0.48), (0.4, 0.6), hooks=("sum_hook",))) == []
+
+
+def test_a_wrapper_whose_ranks_are_not_known_leaves_it_open() -> None:
+    made = shared_out((0.52, 0.48), (0.4, 0.6))
+    made.groups = [""]
+    assert codes(made) == []

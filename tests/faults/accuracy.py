@@ -119,10 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_kept(path: Path | None) -> list[Score]:
-    """Return the scores of a run that was cut; none where it had begun with no case."""
+    """Return the scores of a run that was cut; a line that it had not ended is taken out of the file."""
     if path is None or not path.exists():
         return []
-    return [decode(Score, json.loads(line)) for line in path.read_text().splitlines()]
+    whole = path.read_text().rpartition("\n")
+    path.write_text(whole[0] + whole[1])
+    return [decode(Score, json.loads(line)) for line in whole[0].splitlines()]
 
 
 def _try_all(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddpdoctor.evidence.codec import encode
 from tests.faults import accuracy
 from tests.faults.score import Score, score_trial
 from tests.faults.trial import Trial, find_obstacle, try_case
@@ -215,11 +213,21 @@ def test_cases_of_the_unseen_half_are_shown_only_on_request(
     assert (tmp_path / f"{names['unseen']}.txt").exists() == bool(more)
 
 
-def test_what_was_scored_is_not_run_again(tmp_path: Path) -> None:
-    kept = tmp_path / "scores.jsonl"
-    score = Score(
-        "hang", "COL001", "COL001", True, True, True, None, None, True, ("ERR001",), 2.5, ("note",), 1.5
-    )
-    assert accuracy.read_kept(None) == accuracy.read_kept(kept) == []
-    kept.write_text(json.dumps(encode(score)) + "\n")
-    assert accuracy.read_kept(kept) == [score]
+def test_what_was_scored_is_not_run_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept, ran = tmp_path / "scores.jsonl", []
+    truths = [Truth(name, Path(name), "nothing is wrong", ("train.py",)) for name in ("one", "two")]
+
+    def attempt(truth: Truth, doctor: object) -> Trial:
+        ran.append(truth.name)
+        return Trial(0, 1.0, "", None)
+
+    monkeypatch.setattr(accuracy, "load_all", lambda: truths)
+    monkeypatch.setattr(accuracy, "make_section", lambda *_: "")
+    monkeypatch.setattr(accuracy, "read_cases", lambda _: [])
+    monkeypatch.setattr(accuracy, "try_programs", lambda: [])
+    monkeypatch.setattr(accuracy, "try_case", attempt)
+    accuracy.main(["--only", "one", "--kept", str(kept)])
+    kept.write_text(kept.read_text() + '{"name": "tw')  # it was cut there
+    accuracy.main(["--kept", str(kept)])
+    assert ran == ["one", "two"]
+    assert [each.name for each in accuracy.read_kept(kept)] == ["one", "two"]

@@ -16,10 +16,12 @@ from ddpdoctor_checks.common.wording import capitalise, join_words, name_set
 from ddpdoctor_checks.training.wrappers import list_wrappers
 
 LISTED = 8
+"""Ranks whose parts of a loss are listed."""
 LEAST = 2
 """Sampled steps that must agree."""
 EXACT = 0.01
-"""Relative rest up to which elements are a multiple of the mean across ranks: gradients may be carried in 16 bits."""
+"""Relative rest up to which elements are a multiple of the mean across ranks: gradients may be carried in 16 bits.
+And up to which all tokens of a step count for 1 together."""
 NEAR = 0.02
 """Relative difference up to which that multiple is one over the number of ranks."""
 
@@ -115,7 +117,7 @@ def find_loss_shared(evidence: Evidence) -> Iterable[Finding]:
     if not list_wrappers(evidence):
         raise NotApplicable("no DistributedDataParallel was seen that averages gradients")
     for setup, looks in join_optimizers(evidence.training):
-        for group in dict.fromkeys(each.group for each in setup.wrappers if not each.hooks):
+        for group in dict.fromkeys(each.group for each in setup.wrappers if each.group and not each.hooks):
             shares = {look.step: _weigh(look) for look in looks if look.weights and not look.final}
             known = {
                 step: [parts[rank] for rank in group]

@@ -11,6 +11,7 @@ from ddpdoctor_checks.common.frames import tell_line, user_line
 from ddpdoctor_checks.common.jobs import JOB, TRAINING
 from ddpdoctor_checks.common.places import in_frame
 from ddpdoctor_checks.common.wording import capitalise, count_of, join_words, name_set
+from ddpdoctor_checks.job.blame.diagnosis import Group
 from ddpdoctor_checks.job.blame.file_races import UNREADY, may_name
 from ddpdoctor_checks.job.blame.judging import diagnose, has_failed
 from ddpdoctor_checks.training.files.file_order import (
@@ -68,11 +69,8 @@ def find_checkpoint_read_early(evidence: Evidence) -> Iterable[Finding]:
     cause = diagnose(evidence).cause if has_failed(evidence) else None
     for race in find_read_early(evidence):
         writer, readers = race.uses[0], race.uses[1:]
-        failed = (
-            cause is not None and cause.code == UNREADY and {use.rank for use in readers} <= set(cause.ranks)
-        )
-        if failed and cause is not None and may_name(cause.first, race.files[0].path):
-            continue  # the error says it, of the same file
+        if cause is not None and cause.code == UNREADY and _is_told(race, cause):
+            continue
         names = name_set(race.ranks.minus(_only(writer)))
         how = (
             "while it was still being written"
@@ -136,6 +134,12 @@ def find_download_raced(evidence: Evidence) -> Iterable[Finding]:
                      code='if int(os.environ["LOCAL_RANK"]) == 0:\n    download()\ndist.barrier()'),),
                 None, "high",
             )  # fmt: skip
+
+
+def _is_told(race: Race, cause: Group) -> bool:
+    """Whether the error that ended the job says it: of the same file, by all ranks that read that early."""
+    readers = {use.rank for use in race.uses[1:]}
+    return readers <= set(cause.ranks) and may_name(cause.first, race.files[0].path)
 
 
 def _require_files(evidence: Evidence) -> None:
